@@ -1,1 +1,15 @@
-//! diag
+//! Pure logic of the health check: what was asked, what to measure next, who is at fault, what to do about it.
+//!
+//! Nothing here reads a file, a clock or the environment, and nothing starts a thread: time, seeds and
+//! file contents are arguments. Everything left of a [`measurement::Measurement`] touches the machine and
+//! decides nothing; everything right of it is in this crate.
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod facts;
+pub mod gate;
+pub mod measurement;
+pub mod policy;
+pub mod request;
+pub mod round;
+pub mod verdict;
