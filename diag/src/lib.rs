@@ -8,6 +8,7 @@
 pub mod check;
 pub mod facts;
 pub mod gate;
+pub mod job;
 pub mod measurement;
 pub mod policy;
 pub mod request;
