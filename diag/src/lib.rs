@@ -5,12 +5,21 @@
 //! decides nothing; everything right of it is in this crate.
 #![forbid(unsafe_code)]
 
+pub mod action;
+pub mod admin_comment;
+pub mod baseline;
 pub mod check;
+pub mod conclude;
 pub mod facts;
 pub mod gate;
 pub mod job;
+pub mod judge;
+pub mod localise;
 pub mod measurement;
+pub mod plan;
 pub mod policy;
+pub mod report;
 pub mod request;
 pub mod round;
 pub mod verdict;
+pub mod wording;

@@ -100,6 +100,8 @@ pub enum Subject {
     },
     /// What all nodes of the job share.
     Fabric,
+    /// The run of the suite itself.
+    Run,
 }
 
 impl Subject {
@@ -115,7 +117,7 @@ impl Subject {
             }
             Self::Pair { a, b } | Self::Link { a, b } => vec![a, b],
             Self::Path { from, to } => vec![from, to],
-            Self::Fabric => Vec::new(),
+            Self::Fabric | Self::Run => Vec::new(),
         }
     }
 
@@ -131,6 +133,7 @@ impl Subject {
             Self::Path { .. } => "path",
             Self::Link { .. } => "link",
             Self::Fabric => "fabric",
+            Self::Run => "run",
         }
     }
 }

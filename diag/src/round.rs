@@ -22,7 +22,7 @@ pub enum Purpose {
 }
 
 /// How a pair of nodes is measured in `network_connectivity`; other checks know one way only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// The check's main measurement.

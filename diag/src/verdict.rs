@@ -65,8 +65,8 @@ pub struct Limit {
 /// One subject in one check.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The check.
-    pub check: CheckName,
+    /// The check; `None`: the meeting of the nodes, before any check.
+    pub check: Option<CheckName>,
     /// Its phase.
     pub phase: Phase,
     /// The outcome.
@@ -126,11 +126,21 @@ impl fmt::Display for Outcome {
     }
 }
 
+impl Finding {
+    /// Whether this is a fault of a node's own part: the only kind that drains.
+    #[must_use]
+    pub fn is_part_fault(&self) -> bool {
+        self.status == Status::Fail && self.class == Some(FaultClass::Part)
+    }
+}
+
 /// All findings and what they amount to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The outcome of the suite.
     pub outcome: Outcome,
+    /// The outcome in a sentence.
+    pub summary: String,
     /// Whether the request's deadline ended the suite.
     pub timed_out: bool,
     /// In the order of checks, then subjects.
