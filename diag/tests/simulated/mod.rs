@@ -1,6 +1,6 @@
 //! A job on simulated nodes under the very plan and judge of the prolog: what each check would measure, given
 //! which nodes, links and paths are broken.
-#![allow(dead_code, reason = "each test file uses its part of the simulation")]
+#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part of the simulation")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
