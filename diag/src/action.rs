@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::admin_comment;
+use crate::check::CheckName;
 use crate::facts::{NodeId, Roster};
 use crate::job::JobView;
 use crate::measurement::{Metric, Subject};
@@ -20,8 +21,8 @@ const REASON_MAX: usize = 200;
 pub struct Case<'a> {
     /// What the request says happens on a FAIL, after the policy's say.
     pub fail_action: FailAction,
-    /// Whether a site's rule, and not only the user's word, asked for the checks.
-    pub site_asked: bool,
+    /// The checks that the site's own rule asked for, not only the user.
+    pub site_checks: &'a BTreeSet<CheckName>,
     /// The policy's rules.
     pub policy: &'a Actions,
     /// The job, as Slurm shows it; `None`: the controller could not be asked.
@@ -190,14 +191,16 @@ fn excluded(case: Case<'_>) -> Vec<String> {
 }
 
 fn drains(case: Case<'_>) -> Vec<Drain> {
-    let allowed = case.policy.drain_on.contains(&case.fail_action)
-        && (case.site_asked || case.policy.drain_on_user_request)
-        && case.verdict.outcome == Outcome::Fail;
+    let allowed = case.policy.drain_on.contains(&case.fail_action) && case.verdict.outcome == Outcome::Fail;
     if !allowed {
         return Vec::new();
     }
     let mut drains: Vec<Drain> = Vec::new();
-    for finding in case.verdict.findings.iter().filter(|one| one.is_part_fault()) {
+    let counts = |one: &&Finding| {
+        let by_site = one.check.is_some_and(|check| case.site_checks.contains(&check));
+        one.is_part_fault() && (by_site || case.policy.drain_on_user_request)
+    };
+    for finding in case.verdict.findings.iter().filter(counts) {
         for node in finding.subject.nodes() {
             let name = case.roster.name(node);
             if drains.iter().all(|drain| drain.node != name) {

@@ -82,6 +82,10 @@ fn meeting(suite: &Suite, roster: &Roster) -> Vec<Finding> {
             findings.push(blank(None, Status::Error, Subject::Node { node }, message));
         }
     }
+    for check in &suite.unbuilt {
+        let message = format!("{check}: this build can't measure it on engine {}", suite.engine);
+        findings.push(blank(Some(*check), Status::Error, Subject::Run, message));
+    }
     if findings.is_empty() && suite.checks.is_empty() {
         findings.push(blank(None, Status::Skip, Subject::Run, "no check was asked for".into()));
     }

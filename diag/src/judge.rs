@@ -15,8 +15,10 @@ use crate::verdict::Limit;
 /// What is measured and by which limits: the same on every node of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Suite {
-    /// The checks, in registry order.
+    /// The checks that this build can measure on the engine, in registry order.
     pub checks: Vec<CheckName>,
+    /// Checks that were asked for and that it can't measure.
+    pub unbuilt: Vec<CheckName>,
     /// What measures.
     pub engine: Engine,
     /// The limits.

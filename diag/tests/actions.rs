@@ -28,7 +28,7 @@ fn decision(job: &Job, view: Option<&JobView>, action: FailAction, policy: &Poli
     let done = run(job);
     decide(Case {
         fail_action: action,
-        site_asked: false,
+        site_checks: &BTreeSet::new(),
         policy: &policy.actions,
         job: view,
         roster: &job.roster(),
@@ -189,7 +189,7 @@ fn reasons_are_one_bounded_line_whatever_the_names() {
     roster.nodes[2].name = "ü".repeat(400);
     let decided = decide(Case {
         fail_action: Fail,
-        site_asked: true,
+        site_checks: &BTreeSet::from([AllReduce2]),
         policy: &Policy::default().actions,
         job: Some(&batch()),
         roster: &roster,

@@ -1,4 +1,5 @@
 //! The layering table of ARCHITECTURE.md: who may depend on whom, and where unsafe code may be.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

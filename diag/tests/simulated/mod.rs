@@ -180,7 +180,7 @@ impl Job {
 
 pub fn suite(checks: &[CheckName]) -> Suite {
     let baselines = Baselines::parse(include_str!("../../../conf/baselines/host.toml")).unwrap();
-    Suite { checks: checks.to_vec(), engine: Engine::Host, baselines }
+    Suite { checks: checks.to_vec(), unbuilt: Vec::new(), engine: Engine::Host, baselines }
 }
 
 fn number(check: CheckName, metric: Metric, subject: Subject, value: f64) -> Measurement {
