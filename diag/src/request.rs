@@ -1,4 +1,9 @@
-//! What the user asked for.
+//! What the user asked for: the request's types. How it is read, checked against the policy, sent and applied
+//! is in the files of this folder; what a check measures is not known here.
+
+pub mod canonical;
+pub mod mistake;
+pub mod submission;
 
 use serde::{Deserialize, Serialize};
 
