@@ -22,3 +22,17 @@ pub struct Gate {
     /// One line each, without control characters; empty if nothing was asked.
     pub lines: Vec<String>,
 }
+
+impl Gate {
+    /// A gate that lets the job start and has this to say.
+    #[must_use]
+    pub fn open(lines: Vec<String>) -> Self {
+        Self { schema: 1, start: true, lines }
+    }
+
+    /// A gate that ends the job's tasks with these lines.
+    #[must_use]
+    pub fn closed(lines: Vec<String>) -> Self {
+        Self { schema: 1, start: false, lines }
+    }
+}

@@ -188,7 +188,45 @@ fn item(roster: &Roster, finding: &Finding) -> Item {
     }
 }
 
-/// The lines that a user sees: one a phase, for live progress.
+/// Most findings that are shown to a user beside the first; the report has them all.
+const MAX_LINES: usize = 8;
+
+/// The verdict for the user: in a batch job's output, or sent to srun and salloc. One line each, without control
+/// characters. `place` says where the report is.
+#[must_use]
+pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
+    let seconds = report.finished_at.duration_since(report.started_at).as_secs_f64();
+    let mut lines = vec![format!(
+        "{} after {seconds:.1} s (counted against the job's time): {}",
+        report.outcome, report.summary
+    )];
+    let troubles: Vec<&Item> = report.items.iter().filter(|item| item.status > Status::Skip).collect();
+    for item in troubles.iter().take(MAX_LINES) {
+        lines.push(format!("{} {}", item.status, item.message));
+    }
+    if troubles.len() > MAX_LINES {
+        lines.push(format!("{} more in the report", troubles.len() - MAX_LINES));
+    }
+    if !report.drained.is_empty() {
+        lines.push(format!("drained: {}", report.drained.join(", ")));
+    }
+    lines.extend(report.errors.iter().cloned());
+    let fate = match report.action.as_str() {
+        "start" => "the job starts",
+        "requeue" => "the job goes back to the queue",
+        _ => "the job does not start",
+    };
+    lines.push(format!("{fate}; report: aimaster report {} ({place})", report.job_id));
+    lines.iter().map(|line| format!("aimaster: {}", printable(line))).collect()
+}
+
+/// Without control characters, so that nothing in a name or a message can move the cursor or forge a line.
+#[must_use]
+pub fn printable(line: &str) -> String {
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The line of a phase, for live progress; `None` if nothing of it is known.
 #[must_use]
 pub fn phase_line(verdict: &Verdict, phase: Phase) -> Option<String> {
     let mine: Vec<&Finding> = verdict.findings.iter().filter(|one| one.phase == phase).collect();
