@@ -13,6 +13,9 @@ use crate::request::values::{
 };
 use crate::request::{Ask, FailAction, Request, RuntimeRequest, SanityRequest};
 
+#[cfg(test)]
+mod tests;
+
 /// A flag as it stood on the command line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Flag {

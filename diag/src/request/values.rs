@@ -268,7 +268,7 @@ mod tests {
         assert!(lines[0].contains("did you mean gemm_flops?"), "{}", lines[0]);
         assert!(lines[0].contains("comp_comm_overlap"), "{}", lines[0]);
         assert!(lines[1].contains("item 2"), "{}", lines[1]);
-        assert!(lines[2].contains("did you mean all_reduce_"), "{}", lines[2]);
+        assert!(lines[2].contains("did you mean all_reduce_1?"), "{}", lines[2]);
         for empty in ["", "  ", ","] {
             assert!(list(empty).unwrap_err()[0].contains("empty"), "{empty:?}");
         }
