@@ -1,6 +1,7 @@
 //! Tests of submissions: what wins over what, and that all mistakes come at once.
 
 use super::*;
+use crate::check::{ALL, CheckName};
 use crate::facts::Engine;
 use CheckName::{AllReduce1, AllReduce2, GemmFlops};
 use proptest::prelude::*;
