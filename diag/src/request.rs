@@ -1,4 +1,12 @@
-//! What the user asked for.
+//! What the user asked for: the request's types. How it is read, checked against the policy, sent and applied
+//! is in the files of this folder; what a check measures is not known here.
+
+pub mod canonical;
+pub mod document;
+pub mod effective;
+pub mod mistake;
+pub mod submission;
+pub mod values;
 
 use serde::{Deserialize, Serialize};
 
