@@ -38,6 +38,14 @@ impl Base {
     }
 }
 
+impl Drop for Base {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            eprintln!("cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
+
 /// Removes folders, control groups and processes of clusters whose owner is gone. (Their processes
 /// normally ended with the owner: each node's first process reads a pipe of it until its end.)
 pub(crate) fn sweep(parent: &Path) -> Result<()> {

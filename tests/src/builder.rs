@@ -18,6 +18,7 @@ pub struct ClusterBuilder {
     pub(crate) nodes: usize,
     pub(crate) cpus: u32,
     pub(crate) gpus: u32,
+    pub(crate) gpu_devices: Vec<String>,
     pub(crate) keys: Vec<(String, String)>,
     pub(crate) lines: Vec<String>,
     pub(crate) node_options: BTreeMap<String, String>,
@@ -34,6 +35,7 @@ impl Default for ClusterBuilder {
             nodes: 4,
             cpus: 4,
             gpus: 0,
+            gpu_devices: Vec::new(),
             keys: Vec::new(),
             lines: Vec::new(),
             node_options: BTreeMap::new(),
@@ -62,6 +64,12 @@ impl ClusterBuilder {
     /// Pretended GPUs of each node (none otherwise): `/dev/fakegpu0`, ...
     pub fn gpus(mut self, count: u32) -> Self {
         self.gpus = count;
+        self
+    }
+
+    /// Real GPUs: each node offers these devices, such as `/dev/nvidia0`. Nodes share them.
+    pub fn gpu_devices<S: Into<String>>(mut self, devices: impl IntoIterator<Item = S>) -> Self {
+        self.gpu_devices = devices.into_iter().map(Into::into).collect();
         self
     }
 

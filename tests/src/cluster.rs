@@ -23,6 +23,8 @@ use crate::users;
 
 /// From the start of the daemons to all nodes idle; it takes well under a second.
 const IDLE: Duration = Duration::from_secs(30);
+/// Folders that `node_init.sh` replaces in every node.
+const PRIVATE: [&str; 8] = ["/tmp", "/run", "/home", "/dev", "/etc", "/opt", "/var/lib", "/var/spool"];
 /// Length of the key in bytes, as `mungekey` makes it.
 const MUNGE_KEY: usize = 128;
 /// How much of each log an error shows.
@@ -30,11 +32,12 @@ const LOG_LINES: usize = 15;
 
 /// A running Slurm cluster on this machine. Dropping it takes everything away.
 pub struct Cluster {
-    pub(crate) base: Base,
     pub(crate) switch: Switch,
     pub(crate) faults: Faults,
     cgroups: Option<Cgroups>,
     machines: Vec<Node>,
+    // The last, so that the folder goes after all that lives in it.
+    pub(crate) base: Base,
 }
 
 impl Cluster {
@@ -49,6 +52,9 @@ impl Cluster {
         }
         if !(1..=conf::MAX_NODES).contains(&wishes.nodes) {
             bail!("a cluster has 1 to {} nodes, not {}", conf::MAX_NODES, wishes.nodes);
+        }
+        if PRIVATE.iter().any(|dir| wishes.parent.starts_with(dir)) {
+            bail!("the base folder cannot lie in {}: every node has its own", wishes.parent.display());
         }
         let version = SlurmVersion::installed()?;
         users::ensure()?;
@@ -238,9 +244,6 @@ impl Drop for Cluster {
             if groups.exists(&self.base.id) {
                 eprintln!("cluster {}: control groups are left", self.id());
             }
-        }
-        if let Err(error) = fs::remove_dir_all(&self.base.path) {
-            eprintln!("cluster {}: cannot remove {}: {error}", self.id(), self.base.path.display());
         }
     }
 }

@@ -92,7 +92,8 @@ pub(crate) fn slurm_conf(wishes: &ClusterBuilder, base: &Path) -> String {
         }
     }
     let cpus = wishes.cpus;
-    let gres = if wishes.gpus > 0 { format!(" Gres=gpu:{}", wishes.gpus) } else { String::new() };
+    let gpus = gpu_devices(wishes).len();
+    let gres = if gpus > 0 { format!(" Gres=gpu:{gpus}") } else { String::new() };
     text += &format!(
         "NodeName=DEFAULT CPUs={cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 \
          RealMemory=1000{gres} State=UNKNOWN\n"
@@ -118,12 +119,15 @@ fn hosts(nodes: usize) -> String {
     text
 }
 
-fn gres_conf(wishes: &ClusterBuilder) -> String {
-    match wishes.gpus {
-        0 => String::new(),
-        1 => "Name=gpu File=/dev/fakegpu0\n".into(),
-        count => format!("Name=gpu File=/dev/fakegpu[0-{}]\n", count - 1),
+fn gpu_devices(wishes: &ClusterBuilder) -> Vec<String> {
+    if wishes.gpu_devices.is_empty() {
+        return (0..wishes.gpus).map(|gpu| format!("/dev/fakegpu{gpu}")).collect();
     }
+    wishes.gpu_devices.clone()
+}
+
+fn gres_conf(wishes: &ClusterBuilder) -> String {
+    gpu_devices(wishes).iter().map(|device| format!("Name=gpu File={device}\n")).collect()
 }
 
 /// Writes everything that the daemons read below `base`.
@@ -174,6 +178,7 @@ mod tests {
         assert!(text.contains("NodeName=n2 NodeAddr=10.77.0.12 Feature=slow\n"));
         assert!(text.contains("Gres=gpu:8"));
         assert!(text.ends_with("PartitionName=extra Nodes=n1\n"));
-        assert_eq!(gres_conf(&wishes), "Name=gpu File=/dev/fakegpu[0-7]\n");
+        assert!(gres_conf(&wishes).ends_with("Name=gpu File=/dev/fakegpu7\n"));
+        assert_eq!(gres_conf(&wishes.gpu_devices(["/dev/nvidia0"])), "Name=gpu File=/dev/nvidia0\n");
     }
 }

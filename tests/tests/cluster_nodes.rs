@@ -65,7 +65,7 @@ fn processes_are_stopped_and_killed_by_name() {
     let cluster = Cluster::builder().nodes(2).boot().unwrap();
     let sleepers = |node: &str| {
         let all = cluster.processes(node).unwrap();
-        all.into_iter().filter(|p| p.cmdline == "sleep 123").collect::<Vec<_>>()
+        all.into_iter().filter(|p| p.comm == "sleep" && p.cmdline.ends_with(" 123")).collect::<Vec<_>>()
     };
     let running = cluster.srun(["-N2", "--kill-on-bad-exit", "sleep", "123"]).spawn().unwrap();
     aimaster_tests::wait::until(SOON, "both sleep", || {
