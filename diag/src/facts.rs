@@ -50,7 +50,7 @@ pub struct RosterEntry {
     pub name: String,
     /// What it said, and the address at which its hello was seen; `None`: it did not join.
     pub joined: Option<Joined>,
-    /// Why it is absent or was refused, in words.
+    /// Why it is absent, or does not fit the leader and so is not measured, in words.
     pub absent_because: Option<String>,
 }
 
@@ -73,10 +73,11 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Nodes that joined and can measure.
+    /// Nodes that joined, fit the others and can measure.
     pub fn able(&self) -> impl Iterator<Item = NodeId> + '_ {
         (0..).zip(&self.nodes).filter_map(|(id, entry)| {
-            entry.joined.as_ref().is_some_and(|joined| joined.facts.unable.is_none()).then_some(id)
+            let can = entry.joined.as_ref().is_some_and(|joined| joined.facts.unable.is_none());
+            (can && entry.absent_because.is_none()).then_some(id)
         })
     }
 
