@@ -7,7 +7,9 @@
 
 pub mod check;
 pub mod facts;
+pub mod fields;
 pub mod gate;
+pub mod hostlist;
 pub mod job;
 pub mod measurement;
 pub mod policy;

@@ -1,4 +1,9 @@
-//! The site's policy, `aimaster.toml`: checked, with every default filled in.
+//! The site's policy, `aimaster.toml`: checked, with every default filled in. How the file is read is in
+//! `policy/`; what a policy means for a job is in [`crate::request::effective`].
+
+mod read;
+mod slots;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,6 +14,8 @@ use serde::Serialize;
 use crate::check::CheckName;
 use crate::facts::Engine;
 use crate::request::FailAction;
+
+pub use tree::MAX_POLICY_BYTES;
 
 /// What happens to a job where nothing was decided about its hardware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

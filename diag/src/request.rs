@@ -2,8 +2,11 @@
 //! is in the files of this folder; what a check measures is not known here.
 
 pub mod canonical;
+pub mod document;
+pub mod effective;
 pub mod mistake;
 pub mod submission;
+pub mod values;
 
 use serde::{Deserialize, Serialize};
 

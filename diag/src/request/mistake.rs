@@ -6,8 +6,12 @@ use std::fmt;
 /// Most mistakes that one reading reports: more than a person mends in one go, few enough for a terminal.
 pub const MAX_MISTAKES: usize = 50;
 
-/// Most characters of a foreign text that a message shows.
+/// Most characters of a foreign word that a message shows.
 const MAX_SHOWN_CHARS: usize = 60;
+
+/// Most characters of a path, of keys or of a file, that a message shows: longer than a word because its end
+/// matters.
+const MAX_PATH_CHARS: usize = 200;
 
 /// Longest word for which a near name is looked for; all known names are far shorter.
 const MAX_NEAR_BYTES: usize = 64;
@@ -43,15 +47,15 @@ impl fmt::Display for Origin {
         match self {
             Self::Flag(name) | Self::Environment(name) => f.write_str(name),
             Self::Document { source, path } => {
-                f.write_str(&if source.is_empty() { "document".to_owned() } else { shown(source) })?;
-                if path.is_empty() { Ok(()) } else { write!(f, ": {}", shown(path)) }
+                f.write_str(&if source.is_empty() { "document".to_owned() } else { shown_path(source) })?;
+                if path.is_empty() { Ok(()) } else { write!(f, ": {}", shown_path(path)) }
             }
             Self::Policy { path, line } => {
                 f.write_str("policy")?;
                 if let Some(line) = line {
                     write!(f, " line {line}")?;
                 }
-                if path.is_empty() { Ok(()) } else { write!(f, ": {}", shown(path)) }
+                if path.is_empty() { Ok(()) } else { write!(f, ": {}", shown_path(path)) }
             }
         }
     }
@@ -116,9 +120,19 @@ impl Mistakes {
 /// Foreign text for a message: one line, control and direction characters escaped, shortened.
 #[must_use]
 pub fn shown(text: &str) -> String {
+    escaped(text, MAX_SHOWN_CHARS)
+}
+
+/// The same for paths and for messages of the system, which are longer.
+#[must_use]
+pub fn shown_path(text: &str) -> String {
+    escaped(text, MAX_PATH_CHARS)
+}
+
+fn escaped(text: &str, max_chars: usize) -> String {
     let mut out = String::new();
     for (count, c) in text.chars().enumerate() {
-        if count == MAX_SHOWN_CHARS {
+        if count == max_chars {
             out.push_str("...");
             break;
         }

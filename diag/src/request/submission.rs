@@ -2,9 +2,16 @@
 //! with every mistake at once. It runs in srun, sbatch and salloc as the user; whoever calls it does the
 //! reading, and whether the job is in the policy's scope is decided elsewhere.
 
+use crate::check::{ALL, CheckName};
 use crate::policy::Policy;
-use crate::request::Request;
-use crate::request::mistake::Mistake;
+use crate::request::document::{Document, RuntimePart, SanityPart, origin_of, parse_document};
+use crate::request::effective::{OFF_REFUSED, missing_site_checks, shortened_notice};
+use crate::request::mistake::{Mistake, Mistakes, Origin, shown_path};
+use crate::request::values::{
+    CheckList, RUNTIME_ACTIONS, SANITY_ACTIONS, action_list, name_list, parse_action, parse_minutes,
+    parse_runtime_list,
+};
+use crate::request::{Ask, FailAction, Request, RuntimeRequest, SanityRequest};
 
 /// A flag as it stood on the command line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -83,4 +90,310 @@ impl Inputs {
             _ => DocumentSource::File(argument),
         }
     }
+}
+
+/// The names of one option.
+struct Names {
+    flag: &'static str,
+    twin: &'static str,
+}
+
+const SANITY_CHECK: Names = Names { flag: "--sanity-check", twin: "AIMASTER_SANITY_CHECK" };
+const SANITY_FAIL_ACTION: Names = Names { flag: "--sanity-fail-action", twin: "AIMASTER_SANITY_FAIL_ACTION" };
+const SANITY_TIMEOUT: Names = Names { flag: "--sanity-timeout", twin: "AIMASTER_SANITY_TIMEOUT" };
+const RUNTIME_CHECK: Names = Names { flag: "--runtime-check", twin: "AIMASTER_RUNTIME_CHECK" };
+const RUNTIME_FAIL_ACTION: Names =
+    Names { flag: "--runtime-fail-action", twin: "AIMASTER_RUNTIME_FAIL_ACTION" };
+const AIMASTER: Names = Names { flag: "--aimaster", twin: "AIMASTER_CONFIG" };
+
+/// A value and where it was said.
+#[derive(Debug, Clone)]
+struct Said<T> {
+    value: T,
+    origin: Origin,
+}
+
+impl Given {
+    /// The text that counts. A bare flag gives `bare`; where that is `None` it is a mistake.
+    fn text(&self, names: &Names, bare: Option<&str>, mistakes: &mut Mistakes) -> Option<Said<String>> {
+        let (text, origin) = match (&self.flag, &self.twin) {
+            (Flag::Value(text), _) => (text.clone(), Origin::Flag(names.flag)),
+            (Flag::Absent, Some(text)) => (text.clone(), Origin::Environment(names.twin)),
+            (Flag::Absent, None) => return None,
+            (Flag::Bare, _) => {
+                let origin = Origin::Flag(names.flag);
+                let Some(text) = bare else {
+                    mistakes.push(origin, "the value is missing", format!("give {}=VALUE", names.flag));
+                    return None;
+                };
+                (text.to_owned(), origin)
+            }
+        };
+        Some(Said { value: text, origin })
+    }
+}
+
+/// Reads the text of an option.
+fn typed<T>(
+    text: Option<Said<String>>,
+    mistakes: &mut Mistakes,
+    read: impl FnOnce(&str, &Origin, &mut Mistakes) -> Option<T>,
+) -> Option<Said<T>> {
+    let Said { value, origin } = text?;
+    let value = read(&value, &origin, mistakes)?;
+    Some(Said { value, origin })
+}
+
+/// Everything that was said, each by whom it counts from.
+struct Merged {
+    checks: Option<Said<CheckList>>,
+    fail_action: Option<Said<FailAction>>,
+    timeout_min: Option<Said<u32>>,
+    runtime: Option<Said<bool>>,
+    runtime_fail_action: Option<Said<FailAction>>,
+}
+
+/// Makes a request of everything that was given.
+///
+/// # Errors
+/// Every mistake in every input that counts: an environment twin whose flag is given does not.
+pub fn resolve(inputs: &Inputs, policy: Option<&Policy>) -> Result<Resolved, Vec<Mistake>> {
+    let mut mistakes = Mistakes::default();
+    let mut notices = Vec::new();
+    let document = read_document(inputs, &mut mistakes);
+    let mut merged = merge(inputs, document, &mut notices, &mut mistakes);
+    leave_out_c4d_while_it_is_not_built(&mut merged, &mut notices, &mut mistakes);
+    if let Some(checks) = &merged.checks {
+        refuse_unbuilt(checks, policy, &mut mistakes);
+    }
+    if let Some(policy) = policy {
+        apply_policy(&merged, policy, &mut notices, &mut mistakes);
+    }
+    let request = request_of(merged);
+    mistakes.into_result(Resolved { request, notices })
+}
+
+/// Reads the document, wherever it is; its mistakes say how it was given.
+fn read_document(inputs: &Inputs, mistakes: &mut Mistakes) -> Document {
+    let Some(Said { origin, .. }) = inputs.aimaster.text(&AIMASTER, None, mistakes) else {
+        return Document::default();
+    };
+    let parsed = match inputs.document_source() {
+        DocumentSource::None => {
+            mistakes.push(origin, "the value is empty", "give a file or {\"aimaster\": {...}}");
+            return Document::default();
+        }
+        DocumentSource::Inline(text) => parse_document(text.as_bytes()),
+        DocumentSource::File(path) => match &inputs.document {
+            Some(Ok(bytes)) => parse_document(bytes),
+            unread => {
+                let why =
+                    unread.as_ref().and_then(|read| read.as_ref().err()).map_or("nobody did", |why| why);
+                let wrong = format!("{} can't be read: {}", shown_path(path), shown_path(why));
+                mistakes.push(origin, wrong, "give a readable file, or the JSON itself");
+                return Document::default();
+            }
+        },
+    };
+    let source = match inputs.document_source() {
+        DocumentSource::File(path) => format!("{origin}={path}"),
+        _ => origin.to_string(),
+    };
+    parsed.unwrap_or_else(|mut list| {
+        for mistake in &mut list {
+            if let Origin::Document { source: how, .. } = &mut mistake.origin {
+                how.clone_from(&source);
+            }
+        }
+        mistakes.extend(list);
+        Document::default()
+    })
+}
+
+/// Puts flags and twins over the document, field by field.
+fn merge(inputs: &Inputs, document: Document, notices: &mut Vec<String>, mistakes: &mut Mistakes) -> Merged {
+    let checks = inputs.sanity_check.text(&SANITY_CHECK, Some("default"), mistakes);
+    let checks = typed(checks, mistakes, CheckList::parse);
+    let action = |text: Option<Said<String>>, known, mistakes: &mut Mistakes| {
+        typed(text, mistakes, |text, origin, mistakes| parse_action(text, known, origin, mistakes))
+    };
+    let text = inputs.sanity_fail_action.text(&SANITY_FAIL_ACTION, None, mistakes);
+    let fail_action = action(text, SANITY_ACTIONS, mistakes);
+    let timeout = inputs.sanity_timeout.text(&SANITY_TIMEOUT, None, mistakes);
+    let timeout = typed(timeout, mistakes, parse_minutes);
+    let runtime = inputs.runtime_check.text(&RUNTIME_CHECK, Some("c4d"), mistakes);
+    let runtime = typed(runtime, mistakes, parse_runtime_list);
+    let text = inputs.runtime_fail_action.text(&RUNTIME_FAIL_ACTION, None, mistakes);
+    let runtime_fail_action = action(text, RUNTIME_ACTIONS, mistakes);
+
+    let (asks_sanity, asks_runtime) = (document.sanity.is_some(), document.runtime.is_some());
+    let SanityPart { checks: list, fail_action: sanity_action, timeout_min } =
+        document.sanity.unwrap_or_default();
+    let RuntimePart { on, fail_action: runtime_action } = document.runtime.unwrap_or_default();
+    let mut merged = Merged {
+        checks: over(checks, list, "sanity_check.micro_benchmarks", CheckList::to_string, notices),
+        fail_action: over(fail_action, sanity_action, "sanity_check.fail_action", text_of, notices),
+        timeout_min: over(timeout, timeout_min, "sanity_check.timeout", u32::to_string, notices),
+        runtime: over(runtime, on, "runtime_check.micro_benchmarks", |on| on_or_off(*on), notices),
+        runtime_fail_action: over(
+            runtime_fail_action,
+            runtime_action,
+            "runtime_check.fail_action",
+            text_of,
+            notices,
+        ),
+    };
+    // A section without a list asks for what the bare flag asks for.
+    if asks_sanity && merged.checks.is_none() {
+        let origin = origin_of("aimaster.sanity_check");
+        merged.checks = Some(Said { value: CheckList::default_checks(), origin });
+    }
+    if asks_runtime && merged.runtime.is_none() {
+        merged.runtime = Some(Said { value: true, origin: origin_of("aimaster.runtime_check") });
+    }
+    merged
+}
+
+fn text_of(action: &FailAction) -> String {
+    action.text().to_owned()
+}
+
+fn on_or_off(on: bool) -> String {
+    (if on { "c4d" } else { "off" }).to_owned()
+}
+
+/// What was typed wins over the document; a notice says so where the two disagree.
+fn over<T>(
+    typed: Option<Said<T>>,
+    document: Option<T>,
+    field: &str,
+    show: impl Fn(&T) -> String,
+    notices: &mut Vec<String>,
+) -> Option<Said<T>> {
+    let path = format!("aimaster.{field}");
+    match (typed, document) {
+        (Some(typed), Some(document)) => {
+            let (here, there) = (show(&typed.value), show(&document));
+            if here != there {
+                notices.push(format!("{}: {here} wins over the document's {path}: {there}", typed.origin));
+            }
+            Some(typed)
+        }
+        (Some(typed), None) => Some(typed),
+        (None, document) => document.map(|value| Said { value, origin: origin_of(&path) }),
+    }
+}
+
+/// The runtime check is not in this build. Who asks for it by flag or twin is refused; a document that asks for
+/// it stays usable: the part is left out with a notice. This function goes when the runtime check comes.
+fn leave_out_c4d_while_it_is_not_built(
+    merged: &mut Merged,
+    notices: &mut Vec<String>,
+    mistakes: &mut Mistakes,
+) {
+    if let Some(Said { origin, .. }) = merged.runtime.take_if(|said| said.value) {
+        if let Origin::Document { path, .. } = &origin {
+            notices.push(format!("{path}: c4d is not built yet, it is left out"));
+        } else {
+            mistakes.push(origin, "c4d is not built yet", "leave it out, or give off");
+        }
+    }
+    if let Some(Said { origin, .. }) = &merged.runtime_fail_action
+        && !matches!(origin, Origin::Document { .. })
+    {
+        notices.push(format!("{origin}: without effect, c4d is not built yet"));
+    }
+}
+
+/// Refuses, by name, checks that were asked for and that this build can't measure: on the policy's engine, or
+/// on none where the policy is not known.
+fn refuse_unbuilt(checks: &Said<CheckList>, policy: Option<&Policy>, mistakes: &mut Mistakes) {
+    let CheckList::Checks { names, .. } = &checks.value else { return };
+    let built = |name: &CheckName| match policy {
+        Some(policy) => name.spec().engines.contains(&policy.engine),
+        None => !name.spec().engines.is_empty(),
+    };
+    let unbuilt: Vec<CheckName> = names.iter().copied().filter(|name| !built(name)).collect();
+    if unbuilt.is_empty() {
+        return;
+    }
+    let engine = policy.map_or_else(String::new, |policy| format!(" for engine {}", policy.engine));
+    let usable: Vec<CheckName> = ALL.iter().map(|spec| spec.name).filter(built).collect();
+    let right = if usable.is_empty() {
+        format!("no check is built{engine}: give off, or ask your admin")
+    } else {
+        format!("leave them out; built{engine}: {}", name_list(&usable))
+    };
+    mistakes.push(checks.origin.clone(), format!("not built yet{engine}: {}", name_list(&unbuilt)), right);
+}
+
+/// Holds what was asked against the site's policy.
+fn apply_policy(merged: &Merged, policy: &Policy, notices: &mut Vec<String>, mistakes: &mut Mistakes) {
+    match &merged.checks {
+        Some(Said { value: CheckList::Off, origin }) if !policy.checks.users_may_switch_off => {
+            mistakes.push(origin.clone(), OFF_REFUSED, "leave it out, or give a list of checks");
+        }
+        Some(Said { value: CheckList::Checks { names, spelled_out }, origin }) => {
+            let missing = missing_site_checks(names, policy);
+            if missing.is_empty() {
+                // Nothing is left out.
+            } else if *spelled_out {
+                let wrong =
+                    format!("it leaves out what this site wants of every job: {}", name_list(&missing));
+                mistakes.push(origin.clone(), wrong, "add these to the list");
+            } else {
+                notices.push(format!("this site adds {}", name_list(&missing)));
+            }
+        }
+        _ => {}
+    }
+    let allowed = &policy.actions.allowed;
+    let refuse = |said: &Said<FailAction>, allowed: &[FailAction], mistakes: &mut Mistakes| {
+        if !allowed.contains(&said.value) {
+            let wrong = format!("this site does not allow {}", said.value);
+            let right = if allowed.is_empty() {
+                format!("leave it out: {} holds here", policy.actions.fail_action)
+            } else {
+                format!("allowed: {}", action_list(allowed))
+            };
+            mistakes.push(said.origin.clone(), wrong, right);
+        }
+    };
+    if let Some(said) = &merged.fail_action {
+        refuse(said, allowed, mistakes);
+    }
+    if let Some(said) = &merged.runtime_fail_action {
+        // retain changes nothing for anybody: a policy need not allow it.
+        let allowed = |action: &FailAction| *action == FailAction::Retain || allowed.contains(action);
+        let allowed: Vec<FailAction> = RUNTIME_ACTIONS.iter().copied().filter(allowed).collect();
+        refuse(said, &allowed, mistakes);
+    }
+    if let Some(said) = &merged.timeout_min {
+        notices.extend(shortened_notice(said.value, policy).map(|text| format!("{}: {text}", said.origin)));
+    }
+}
+
+/// The request; an action or a time limit without checks of the user's own stands alone.
+fn request_of(merged: Merged) -> Request {
+    let fail_action = merged.fail_action.map(|said| said.value);
+    let timeout_min = merged.timeout_min.map(|said| said.value);
+    let mut request = Request::default();
+    match merged.checks.map(|said| said.value) {
+        Some(CheckList::Checks { names: checks, .. }) => {
+            request.sanity = Ask::On(SanityRequest { checks, fail_action, timeout_min });
+        }
+        other => {
+            request.sanity = if other.is_some() { Ask::Off } else { Ask::Site };
+            request.lone_fail_action = fail_action;
+            request.lone_timeout_min = timeout_min;
+        }
+    }
+    request.runtime = match merged.runtime.map(|said| said.value) {
+        None => Ask::Site,
+        Some(false) => Ask::Off,
+        Some(true) => {
+            Ask::On(RuntimeRequest { fail_action: merged.runtime_fail_action.map(|said| said.value) })
+        }
+    };
+    request
 }
