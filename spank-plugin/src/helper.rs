@@ -4,6 +4,7 @@
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -26,6 +27,9 @@ const MAX_ERRORS: usize = 8 * 1024;
 
 /// How often the helper's end is looked for while its output stays open.
 const TICK: Duration = Duration::from_millis(20);
+
+/// The first descriptor after standard input, output and error.
+const FIRST_DESCRIPTOR: libc::c_uint = 3;
 
 /// The bounds on one helper.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +88,8 @@ pub struct Run {
 /// Runs `command` within `limits`.
 pub fn run(command: &mut Command, limits: Limits) -> Run {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // SAFETY: between fork and exec it makes one system call and allocates nothing.
+    unsafe { command.pre_exec(keep_descriptors_here) };
     match command.spawn() {
         Err(cause) => Run { end: End::NotStarted(cause), errors: Vec::new() },
         Ok(child) => {
@@ -92,6 +98,16 @@ pub fn run(command: &mut Command, limits: Limits) -> Run {
             Run { end, errors: watch.errors.kept }
         }
     }
+}
+
+/// Has the kernel close everything but the standard descriptors at exec. Slurm leaves pipes of its own open,
+/// and an agent that held one would keep slurmd waiting.
+fn keep_descriptors_here() -> io::Result<()> {
+    // SAFETY: no memory is involved. A kernel before 5.11 refuses, and then the helper starts all the same.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, FIRST_DESCRIPTOR, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+    Ok(())
 }
 
 /// One of a helper's outputs: read so that the helper never blocks on it, kept up to a bound.
@@ -296,6 +312,15 @@ mod tests {
         assert!(matches!(run.end, End::Exited(status) if status.signal() == Some(11)));
         let run = super::run(&mut Command::new("/nonexistent/aimaster-prolog"), SHORT);
         assert!(matches!(run.end, End::NotStarted(cause) if cause.kind() == io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn the_helper_gets_its_standard_descriptors_only() {
+        // One that is not closed on exec, as Slurm leaves them.
+        let (left_open, _other) = rustix::pipe::pipe().unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&left_open);
+        let (run, _) = shell(&format!("test ! -e /proc/self/fd/{number}"), SHORT);
+        assert!(matches!(run.end, End::Exited(status) if status.success()), "{run:?}");
     }
 
     #[test]

@@ -48,17 +48,19 @@ static DECISION: Mutex<Option<Decision>> = Mutex::new(None);
 struct Decision {
     start: bool,
     text: String,
+    /// Whether the first task of this step prints the text although it starts.
+    says_so: bool,
 }
 
 impl Decision {
-    fn of(gate: &Gate) -> Self {
+    fn of(gate: &Gate, says_so: bool) -> Self {
         let mut text = String::new();
         for line in gate.lines.iter().take(MAX_LINES) {
             text.push_str("aimaster: ");
             text.extend(line.chars().filter(|c| !c.is_control()).take(MAX_LINE_CHARS));
             text.push('\n');
         }
-        Self { start: gate.start, text }
+        Self { start: gate.start, text, says_so }
     }
 }
 
@@ -73,8 +75,8 @@ pub fn post_opt(spank: &SpankHandle, arguments: &Arguments) {
         return;
     };
     let decision = match gate(job) {
-        Ok(gate) => Some(Decision::of(&gate)),
-        Err(cause) => without_gate(spank, arguments, &cause),
+        Ok(gate) => Some(Decision::of(&gate, step == BATCH_STEP)),
+        Err(cause) => without_gate(spank, arguments, step, &cause),
     };
     *DECISION.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = decision;
 }
@@ -88,17 +90,17 @@ pub fn task_init(spank: &SpankHandle) {
         Err(std::sync::TryLockError::WouldBlock) => None,
     };
     let Some(decision) = decision else { return };
-    let is_first = spank.task_id().unwrap_or(0) == 0;
     if decision.start {
-        if is_first && spank.job_stepid().is_ok_and(|step| step == BATCH_STEP) {
+        if decision.says_so && spank.task_global_id().unwrap_or(0) == 0 {
             print(&decision.text);
         }
         return;
     }
-    if is_first {
-        print(&decision.text)
+    // Once a node: every node of the job has the same verdict, but not every node may be able to say it.
+    if spank.task_id().unwrap_or(0) == 0 {
+        print(&decision.text);
     } else {
-        std::thread::sleep(MESSAGE_FIRST)
+        std::thread::sleep(MESSAGE_FIRST);
     }
     // SAFETY: ends this forked process at once; handlers and buffers in it belong to slurmstepd.
     unsafe { libc::_exit(1) }
@@ -110,9 +112,9 @@ fn print(text: &str) {
 }
 
 fn gate(job: u32) -> Result<Gate, GateError> {
-    // slurmd sets both in slurmstepd's own environment. The job's environment is the user's word, and is
+    // slurmd sets it, and SLURM_CONF, in slurmstepd's own environment. The job's environment is the user's word, and is
     // never asked where the gate is.
-    let node = std::env::var("SLURMD_NODENAME").ok();
+    let node = node_name();
     let wanted = Wanted { root: Path::new(RUN_ROOT), owner: 0, cluster: None, node: node.as_deref(), job };
     match gate_file::read(&wanted) {
         Err(GateError::Ambiguous) => {
@@ -121,6 +123,10 @@ fn gate(job: u32) -> Result<Gate, GateError> {
         }
         other => other,
     }
+}
+
+fn node_name() -> Option<String> {
+    std::env::var("SLURMD_NODENAME").ok()
 }
 
 /// The cluster's name, from the slurm.conf of the slurmd that started this process.
@@ -142,7 +148,12 @@ fn cluster_of(conf: &str) -> Option<String> {
 }
 
 /// What happens to a job that has no gate.
-fn without_gate(spank: &SpankHandle, arguments: &Arguments, cause: &GateError) -> Option<Decision> {
+fn without_gate(
+    spank: &SpankHandle,
+    arguments: &Arguments,
+    step: u32,
+    cause: &GateError,
+) -> Option<Decision> {
     let policy = policy::load(&arguments.policy).unwrap_or_else(|broken| {
         error(&format!("{broken}: the built-in policy holds"));
         None
@@ -153,8 +164,10 @@ fn without_gate(spank: &SpankHandle, arguments: &Arguments, cause: &GateError) -
         return None;
     }
     let helper = job_script::prolog_helper(arguments);
-    let what = format!("ERROR: this job's nodes were not checked: {cause} on this node");
-    let hint = format!("for the admin: did {} run here? slurmd's log says why not", helper.display());
+    let node = node_name().unwrap_or_else(|| "this node".to_owned());
+    let what = format!("ERROR: {node} was not checked: {cause}");
+    let hint =
+        format!("for the admin: {} left no verdict, slurmd's log on {node} says why", helper.display());
     error(&format!("{what}; {hint}"));
     let start = policy.actions.on_error == Undecided::Start;
     let then = if start {
@@ -162,7 +175,16 @@ fn without_gate(spank: &SpankHandle, arguments: &Arguments, cause: &GateError) -
     } else {
         "the job does not start, because the policy says on_error = \"fail\""
     };
-    Some(Decision::of(&Gate { schema: 1, start, lines: vec![what, then.to_owned(), hint] }))
+    let gate = Gate { schema: 1, start, lines: vec![what, then.to_owned(), hint] };
+    Some(Decision::of(&gate, tells_the_user(spank, step)))
+}
+
+/// Whether this step is where the job's user looks first: the batch step, or the first step of a job that has
+/// none. (srun prints a verdict while it waits, but there is none.)
+fn tells_the_user(spank: &SpankHandle, step: u32) -> bool {
+    // Only what is printed hangs on this variable of the user's environment.
+    let in_batch_job = spank.getenv_lossy("ENVIRONMENT").is_ok_and(|value| value.as_deref() == Some("BATCH"));
+    step == BATCH_STEP || (step == 0 && !in_batch_job)
 }
 
 /// Whether the user asked for checks, as far as it shows in a step: the request itself in a batch job and
@@ -198,9 +220,9 @@ mod tests {
     #[test]
     fn lines_are_bounded_and_clean() {
         let lines = vec!["a\x1b[2Jb".to_owned(), "ü".repeat(2 * MAX_LINE_CHARS)];
-        let decision = Decision::of(&Gate { schema: 1, start: false, lines: lines.clone() });
+        let decision = Decision::of(&Gate { schema: 1, start: false, lines: lines.clone() }, true);
         assert_eq!(decision.text, format!("aimaster: a[2Jb\naimaster: {}\n", "ü".repeat(MAX_LINE_CHARS)));
-        let many = Decision::of(&Gate { schema: 1, start: true, lines: vec![String::new(); 1000] });
+        let many = Decision::of(&Gate { schema: 1, start: true, lines: vec![String::new(); 1000] }, true);
         assert_eq!(many.text.lines().count(), MAX_LINES);
     }
 

@@ -4,6 +4,7 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use diag::policy::Policy;
 use diag::request::Request;
@@ -29,9 +30,14 @@ const STEP_NOTICE: &str = "this step is part of a job that has already started: 
 /// Exit code of srun, sbatch and salloc when the request is wrong.
 const EXIT_WRONG: i32 = 1;
 
+/// Whether the options were taken for those of a new job. Not asked again later: srun fills its environment
+/// in once it knows the job.
+static IS_NEW_JOB: AtomicBool = AtomicBool::new(false);
+
 /// All options have been seen.
 pub fn post_opt(spank: &SpankHandle, arguments: &Arguments, is_step: bool) {
     let flags = options::seen();
+    IS_NEW_JOB.store(!is_step, Ordering::Relaxed);
     if is_step {
         if flags.iter().any(|flag| *flag != Flag::Absent) {
             info(STEP_NOTICE);
@@ -64,7 +70,7 @@ pub fn post_opt(spank: &SpankHandle, arguments: &Arguments, is_step: bool) {
 
 /// srun has its allocation, and says now what it runs: whether it joined a job by `--jobid` can be told.
 pub fn allocation_is_there(spank: &SpankHandle) {
-    if step::is_step() || options::seen().iter().all(|flag| *flag == Flag::Absent) {
+    if !IS_NEW_JOB.load(Ordering::Relaxed) || options::seen().iter().all(|flag| *flag == Flag::Absent) {
         return;
     }
     let (Ok(program), Ok(command_line)) = (spank.job_argv_os(), std::fs::read("/proc/self/cmdline")) else {
