@@ -1,1 +1,2 @@
 //! kernels.
+pub mod gemm;
