@@ -348,7 +348,7 @@ impl Decoder {
     }
 
     /// The next whole message, if there is one.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+    pub fn message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let Some(prefix) = self.buffer.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = u32::from_be_bytes(*prefix) as usize;
         if length > MAX_FRAME {
@@ -375,7 +375,7 @@ mod tests {
             let mut seen = 0;
             for piece in [&stream[..cut], &stream[cut..]] {
                 decoder.push(piece);
-                while let Some(message) = decoder.next::<Call>().unwrap() {
+                while let Some(message) = decoder.message::<Call>().unwrap() {
                     assert_eq!(message, call);
                     seen += 1;
                 }
@@ -388,7 +388,7 @@ mod tests {
     fn a_hostile_length_is_refused_before_anything_is_stored() {
         let mut decoder = Decoder::default();
         decoder.push(&u32::MAX.to_be_bytes());
-        assert!(matches!(decoder.next::<Call>(), Err(FrameError::TooLong { .. })));
+        assert!(matches!(decoder.message::<Call>(), Err(FrameError::TooLong { .. })));
     }
 
     #[test]

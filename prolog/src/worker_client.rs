@@ -288,7 +288,7 @@ impl Process {
         }
         let mut piece = vec![0; READ_BYTES];
         loop {
-            while let Some(answer) = self.decoder.next::<Answer>().map_err(WorkerError::Frame)? {
+            while let Some(answer) = self.decoder.message::<Answer>().map_err(WorkerError::Frame)? {
                 if answer.id == id {
                     return Ok(answer.reply);
                 }

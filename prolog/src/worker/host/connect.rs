@@ -1,0 +1,148 @@
+//! Connect and round trip towards every port of every target, a few at a time.
+
+use std::io::{Read, Write};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::super::authenticate::{Intent, Purpose};
+use super::super::timed::{Timed, words};
+use super::{Host, Until};
+use crate::protocol::{MAX_SAMPLES, PortResult, Reached, Tag, Target};
+
+/// Ports tried at the same time: enough that a few dozen silent ones, 3.5 s each, fit into a check's limit; few
+/// enough that the tries don't disturb each other's times.
+const AT_ONCE: usize = 8;
+
+/// Bytes of a round trip: one small segment.
+const ECHO_BYTES: usize = 64;
+
+/// How long one round trip may take.
+const TRIP_WAIT: Duration = Duration::from_secs(2);
+
+/// Tries all ports of all targets.
+pub(super) fn run(
+    host: &Host,
+    tag: Tag,
+    targets: &[Target],
+    round_trips: u32,
+    until: &Until,
+) -> Vec<Reached> {
+    // First port of every target first, so that a limit leaves no node without any answer.
+    let most = targets.iter().map(|target| target.ports.len()).max().unwrap_or(0);
+    let work: Vec<(usize, usize)> = (0..most)
+        .flat_map(|port| (0..targets.len()).map(move |target| (target, port)))
+        .filter(|&(target, port)| port < targets[target].ports.len())
+        .collect();
+    let results = Mutex::new(
+        targets
+            .iter()
+            .map(|target| Reached {
+                node: target.node,
+                ports: vec![PortResult::NotTried; target.ports.len()],
+            })
+            .collect::<Vec<_>>(),
+    );
+    let turn = AtomicUsize::new(0);
+    let worker = || {
+        while let Some(&(target, port)) = work.get(turn.fetch_add(1, Ordering::Relaxed)) {
+            if until.over() {
+                return;
+            }
+            let result = try_port(host, tag, &targets[target], port, round_trips, until);
+            results.lock().unwrap_or_else(PoisonError::into_inner)[target].ports[port] = result;
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..AT_ONCE.min(work.len()) {
+            // If a thread can't start, the others do its part.
+            let _ = thread::Builder::new().name("connect".to_owned()).spawn_scoped(scope, worker);
+        }
+        worker();
+    });
+    results.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn try_port(
+    host: &Host,
+    tag: Tag,
+    target: &Target,
+    index: usize,
+    round_trips: u32,
+    until: &Until,
+) -> PortResult {
+    let port = target.ports[index];
+    let rank = u32::try_from(index).unwrap_or(u32::MAX);
+    let intent = Intent { tag, purpose: Purpose::Echo, from: (host.node, rank), to: (target.node, rank) };
+    let unreachable = |why| {
+        // A peer that had no time left is not known to be unreachable.
+        if until.over() { PortResult::NotTried } else { PortResult::Unreachable { port, why } }
+    };
+    let (stream, took) = match host.dial((target.address, port), intent, until) {
+        Ok(dialed) => dialed,
+        Err(why) => return unreachable(why),
+    };
+    let mut trips = Vec::new();
+    for _ in 0..round_trips.min(MAX_SAMPLES as u32) {
+        let mut timed = Timed { stream: &stream, until: until.at_most(TRIP_WAIT) };
+        let started = Instant::now();
+        let mut back = [0; ECHO_BYTES];
+        if let Err(error) = timed.write_all(&[7; ECHO_BYTES]).and_then(|()| timed.read_exact(&mut back)) {
+            return unreachable(format!("connected, but no echo: {}", words(&error)));
+        }
+        trips.push(started.elapsed().as_secs_f64() * 1e3);
+    }
+    PortResult::Reached { connect_ms: took.as_secs_f64() * 1e3, round_trips_ms: trips }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::timed::Cancel;
+    use super::super::testing::{Fault, LOCAL, Node, TAG, proxy};
+    use super::*;
+
+    #[test]
+    fn reached_refused_and_dead_ports_are_told_apart() {
+        let (me, peer) = (Node::new(0, 1), Node::new(1, 2));
+        let mut target = peer.target();
+        // Port 1: nothing listens. The last one takes connections and then says nothing.
+        target.ports.extend([1, proxy(target.ports[0], Fault::StallAfter(20))]);
+        let until = Until::after(Duration::from_secs(10), &Cancel::default());
+        let found = run(&me.host, TAG, &[target], 9, &until);
+        for port in &found[0].ports[..2] {
+            let PortResult::Reached { connect_ms, round_trips_ms } = port else { panic!("{port:?}") };
+            assert!(*connect_ms > 0.0 && *connect_ms < 1000.0);
+            assert_eq!(round_trips_ms.len(), 9);
+        }
+        let refused = PortResult::Unreachable { port: 1, why: "connection refused".to_owned() };
+        assert_eq!(found[0].ports[2], refused);
+        let PortResult::Unreachable { why, .. } = &found[0].ports[3] else { panic!("{found:?}") };
+        assert_eq!(why, "connected, but: timed out");
+    }
+
+    #[test]
+    fn a_limit_leaves_ports_untried_instead_of_unreachable() {
+        let me = Node::new(0, 1);
+        // A listener whose queue is full takes no connection: it stays silent, like a blackhole.
+        let target = Target { node: 1, address: LOCAL, ports: vec![silent_port(); 20] };
+        let began = Instant::now();
+        let until = Until::after(Duration::from_millis(400), &Cancel::default());
+        let found = run(&me.host, TAG, &[target], 3, &until);
+        assert!(began.elapsed() < Duration::from_secs(2));
+        assert!(found[0].ports.iter().all(|port| *port == PortResult::NotTried), "{found:?}");
+    }
+
+    fn silent_port() -> u16 {
+        let listener = std::net::TcpListener::bind((LOCAL, 0)).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let address = listener.local_addr().unwrap();
+        for _ in 0..3 {
+            let full = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(50));
+            std::mem::forget(full);
+        }
+        std::mem::forget(listener);
+        address.port()
+    }
+}
