@@ -19,7 +19,7 @@ pub struct Gate {
     /// Whether the job's tasks may start.
     pub start: bool,
     /// What to print: before the end of a task that may not start, and in a batch job's output otherwise.
-    /// One line each, without control characters; empty if nothing was asked.
+    /// One line each, without control characters and without our name in front; empty if nothing was asked.
     pub lines: Vec<String>,
 }
 

@@ -192,7 +192,7 @@ fn item(roster: &Roster, finding: &Finding) -> Item {
 const MAX_LINES: usize = 8;
 
 /// The verdict for the user: in a batch job's output, or sent to srun and salloc. One line each, without control
-/// characters. `place` says where the report is.
+/// characters and without our name in front. `place` says where the report is.
 #[must_use]
 pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
     let seconds = report.finished_at.duration_since(report.started_at).as_secs_f64();
@@ -217,7 +217,7 @@ pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
         _ => "the job does not start",
     };
     lines.push(format!("{fate}; report: aimaster report {} ({place})", report.job_id));
-    lines.iter().map(|line| format!("aimaster: {}", printable(line))).collect()
+    lines.iter().map(|line| printable(line)).collect()
 }
 
 /// Without control characters, so that nothing in a name or a message can move the cursor or forge a line.

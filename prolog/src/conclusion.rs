@@ -152,7 +152,8 @@ fn job_steps(
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     if interactive {
-        steps.push(Step::Notify { text: lines.join("\n") });
+        let named: Vec<String> = lines.iter().map(|line| format!("aimaster: {line}")).collect();
+        steps.push(Step::Notify { text: named.join("\n") });
     }
     if let JobAction::Requeue { exclude } = &decision.job {
         steps.push(Step::Requeue { exclude: exclude.clone(), nice: *nice });
@@ -197,15 +198,15 @@ fn given_up(run: &Run<'_>, stop: &Stop) -> Gate {
         Stop::Deadline => "the time ran out".to_owned(),
     };
     run.events.log(&format!("event=SanityCheckStopped summary={why:?}"));
-    Gate::closed(vec![format!("aimaster: {why}; nothing was decided")])
+    Gate::closed(vec![format!("{why}; nothing was decided")])
 }
 
 /// The session broke: nobody is blamed, the job starts or not by `on_error`.
 fn without_verdict(run: &Run<'_>, error: &SessionError) -> Gate {
     run.events.log(&format!("event=SanityCheckFailed outcome=ERROR summary={:?}", error.to_string()));
-    let line = format!("aimaster: ERROR: {error}; no node is blamed");
+    let line = format!("ERROR: {error}; no node is blamed");
     match run.assignment.policy.actions.on_error {
-        Undecided::Start => Gate::open(vec![line, "aimaster: the job starts".into()]),
-        Undecided::Fail => Gate::closed(vec![line, "aimaster: the job does not start (on_error)".into()]),
+        Undecided::Start => Gate::open(vec![line, "the job starts".into()]),
+        Undecided::Fail => Gate::closed(vec![line, "the job does not start (on_error)".into()]),
     }
 }

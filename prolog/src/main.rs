@@ -63,7 +63,7 @@ fn gate(job: &JobEnv, begun: (Instant, Timestamp)) -> Gate {
         Err(error) => return trouble(on_error, true, &error.into()),
     };
     if assignment.policy.engine == Engine::Cuda && job.gpus.is_none() {
-        return Gate::open(vec!["aimaster: SKIP: the job holds no GPU on this node".into()]);
+        return Gate::open(vec!["SKIP: the job holds no GPU on this node".into()]);
     }
     if assignment.suite.checks.is_empty() {
         let error = anyhow::anyhow!("{}", assignment.asked.notices.join("; "));
@@ -164,14 +164,14 @@ fn trouble(rule: Undecided, asked: bool, error: &anyhow::Error) -> Gate {
     if !asked {
         return Gate::open(Vec::new());
     }
-    let mut lines = vec![format!("aimaster: ERROR: {}", printable(&format!("{error:#}")))];
+    let mut lines = vec![format!("ERROR: {}", printable(&format!("{error:#}")))];
     match rule {
         Undecided::Start => {
-            lines.push("aimaster: nothing was measured; the job starts".into());
+            lines.push("nothing was measured; the job starts".into());
             Gate::open(lines)
         }
         Undecided::Fail => {
-            lines.push("aimaster: nothing was measured; the job does not start (on_error)".into());
+            lines.push("nothing was measured; the job does not start (on_error)".into());
             Gate::closed(lines)
         }
     }
