@@ -71,8 +71,8 @@ pub struct Decision {
     pub job: JobAction,
     /// Nodes to drain.
     pub drains: Vec<Drain>,
-    /// Our part of the job's AdminComment.
-    pub comment: String,
+    /// Our part of the job's AdminComment; `None` for a job that passed: nothing in Slurm need change for it.
+    pub comment: Option<String>,
     /// What the user should know beside the verdict: why a requeue is not possible, what it costs.
     pub notes: Vec<String>,
 }
@@ -85,9 +85,10 @@ pub fn decide(case: Case<'_>) -> Decision {
     let drains = drains(case);
     let requeues = case.job.map_or(0, |job| admin_comment::requeues(&job.admin_comment));
     let requeues = requeues + u32::from(matches!(job, JobAction::Requeue { .. }));
-    let comment =
+    let passed = matches!(case.verdict.outcome, Outcome::Pass | Outcome::Skip);
+    let part =
         admin_comment::part(case.check_number, case.verdict.outcome, requeues, &drained_names(&drains));
-    Decision { job, drains, comment, notes }
+    Decision { job, drains, comment: (!passed).then_some(part), notes }
 }
 
 fn drained_names(drains: &[Drain]) -> Vec<&str> {

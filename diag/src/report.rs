@@ -208,7 +208,7 @@ pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
         lines.push(format!("{} more in the report", troubles.len() - MAX_LINES));
     }
     if !report.drained.is_empty() {
-        lines.push(format!("drained: {}", report.drained.join(", ")));
+        lines.push(format!("leaves service: {}", report.drained.join(", ")));
     }
     lines.extend(report.errors.iter().cloned());
     let fate = match report.action.as_str() {

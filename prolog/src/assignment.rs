@@ -125,9 +125,11 @@ impl Assignment {
 }
 
 fn in_scope(scope: &Scope, job: &JobEnv) -> bool {
-    let partition = scope.partitions.is_empty() || scope.partitions.contains(&job.partition);
+    let partition = scope.partitions.is_empty()
+        || job.partition.as_ref().is_some_and(|partition| scope.partitions.contains(partition));
+    let constraints = job.constraints.as_deref().unwrap_or_default();
     let asked_features: Vec<&str> =
-        job.constraints.split(|c: char| !(c.is_alphanumeric() || "_-.".contains(c))).collect();
+        constraints.split(|c: char| !(c.is_alphanumeric() || "_-.".contains(c))).collect();
     let features = scope.features.is_empty()
         || scope.features.iter().any(|feature| asked_features.contains(&feature.as_str()));
     partition && features

@@ -13,7 +13,7 @@ use diag::job::JobView;
 use diag::policy::{ControllerLost, Undecided};
 use diag::report::{Report, RunId, user_lines};
 use diag::round::RoundResult;
-use diag::verdict::{Outcome, Verdict};
+use diag::verdict::Verdict;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -95,7 +95,7 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>, last_word:
     let verdict = verdict(assignment, session, &run.results, stopped.as_deref());
     let view = match view {
         Some(view) => Some(view),
-        None => run.scontrol.show_job(job.job_id).await.ok(),
+        None => run.scontrol.show_job(job.job_id, last_word).await.ok(),
     };
     let decision = action::decide(Case {
         fail_action: assignment.asked.fail_action,
@@ -120,12 +120,10 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>, last_word:
     let place = format!("on {}: {path}", job.node);
     let this_run = ThisRun { job_id: job.job_id, restart: job.restart, nodes: job.nodes.clone() };
     let interactive = view.as_ref().is_some_and(|view| !view.batch);
-    let drains = apply(run.scontrol, &this_run, &drain_steps(&decision), last_word).await;
-    note(&mut report, &drains);
-    let lines = user_lines(&report, &place);
-    let rest =
-        job_steps(&decision, &assignment.policy.actions.requeue_nice, interactive, verdict.outcome, &lines);
-    let applied = apply(run.scontrol, &this_run, &rest, last_word).await;
+    report.drained = decision.drains.iter().map(|drain| drain.node.clone()).collect();
+    let steps =
+        steps(&decision, assignment.policy.actions.requeue_nice, interactive, &user_lines(&report, &place));
+    let applied = apply(run.scontrol, &this_run, &steps, last_word).await;
     note(&mut report, &applied);
     if let Err(error) = publish::report(&assignment.policy.paths.report_dir, &report, job.gid) {
         run.events.log(&format!("the report can't be written under {path}: {error}"));
@@ -134,32 +132,21 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>, last_word:
     gate_for(run, &decision, &applied, user_lines(&report, &place))
 }
 
-fn drain_steps(decision: &Decision) -> Vec<Step> {
-    decision
-        .drains
-        .iter()
-        .map(|drain| Step::Drain { node: drain.node.clone(), reason: drain.reason.clone() })
-        .collect()
-}
-
-/// What is done to the job: told, commented, requeued or cancelled. A job that passed is left alone.
-fn job_steps(
-    decision: &Decision,
-    nice: &Option<i32>,
-    interactive: bool,
-    outcome: Outcome,
-    lines: &[String],
-) -> Vec<Step> {
-    let mut steps = Vec::new();
+/// Drains first, then the job: told, requeued or cancelled, and last our part of its comment. A job that passed
+/// gets no comment: nothing in Slurm need change for it.
+fn steps(decision: &Decision, nice: Option<i32>, interactive: bool, lines: &[String]) -> Vec<Step> {
+    let drains = decision.drains.iter();
+    let mut steps: Vec<Step> =
+        drains.map(|drain| Step::Drain { node: drain.node.clone(), reason: drain.reason.clone() }).collect();
     if interactive {
         let named: Vec<String> = lines.iter().map(|line| format!("aimaster: {line}")).collect();
         steps.push(Step::Notify { text: named.join("\n") });
     }
     if let JobAction::Requeue { exclude } = &decision.job {
-        steps.push(Step::Requeue { exclude: exclude.clone(), nice: *nice });
+        steps.push(Step::Requeue { exclude: exclude.clone(), nice });
     }
-    if !matches!(outcome, Outcome::Pass | Outcome::Skip) {
-        steps.push(Step::AdminComment { part: decision.comment.clone() });
+    if let Some(part) = &decision.comment {
+        steps.push(Step::AdminComment { part: part.clone() });
     }
     if decision.job == (JobAction::End { cancel: true }) {
         steps.push(Step::Cancel);
@@ -169,22 +156,33 @@ fn job_steps(
 
 /// Takes down what was done and what could not be.
 fn note(report: &mut Report, applied: &Applied) {
-    for done in &applied.done {
-        if let Step::Drain { node, .. } = &done.step {
-            report.drained.push(node.clone());
+    report.drained.clear();
+    for one in &applied.outcomes {
+        match (&one.step, &one.result) {
+            (Step::Drain { node, .. }, Ok(_)) => report.drained.push(node.clone()),
+            (_, Ok(_)) => {}
+            (step, Err(because)) => report.errors.push(format!("not done: {}: {because}", name(step))),
         }
     }
-    report.errors.extend(applied.not_done.iter().map(ToString::to_string));
+}
+
+fn name(step: &Step) -> String {
+    match step {
+        Step::Drain { node, .. } => format!("drain of {node}"),
+        Step::Requeue { .. } => "requeue".into(),
+        Step::AdminComment { .. } => "AdminComment".into(),
+        Step::Notify { .. } => "message to the user".into(),
+        Step::Cancel => "cancel".into(),
+    }
 }
 
 fn gate_for(run: &Run<'_>, decision: &Decision, applied: &Applied, lines: Vec<String>) -> Gate {
-    let requeue_failed = applied.not_done.iter().any(|one| matches!(one.step, Step::Requeue { .. }));
-    let lost = requeue_failed && applied.controller_lost();
     let start = match decision.job {
         JobAction::Start => true,
         JobAction::End { .. } => false,
         JobAction::Requeue { .. } => {
-            lost && run.assignment.policy.actions.on_controller_lost == ControllerLost::Start
+            applied.controller_lost
+                && run.assignment.policy.actions.on_controller_lost == ControllerLost::Start
         }
     };
     if start { Gate::open(lines) } else { Gate::closed(lines) }

@@ -36,9 +36,10 @@ fn main() -> ExitCode {
     let begun = (Instant::now(), Timestamp::now());
     let job = match JobEnv::from_vars(|name| std::env::var(name).ok()) {
         Ok(job) => job,
-        Err(error) => {
+        Err(errors) => {
             // Without the job's name there is no place for a gate; the plugin takes its absence for an error.
-            eprintln!("aimaster: this is no job prolog: {error}");
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            eprintln!("aimaster: this is no job prolog: {}", errors.join("; "));
             return ExitCode::SUCCESS;
         }
     };
@@ -102,7 +103,7 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
         .is_leader()
         .then(|| (Arc::clone(&scontrol), Duration::from_secs(policy.time.job_poll_s.into())));
     let (mut stopping, watching) = watch::start(deadline, job, asks);
-    let progress = session.is_leader().then(|| Progress::start(Arc::clone(&scontrol), job.job_id));
+    let progress = session.is_leader().then(|| Progress::start(Arc::clone(&scontrol), job.job_id, deadline));
     let mut shown = None;
     let (results, ended) = {
         let suite = &assignment.suite;

@@ -8,7 +8,7 @@ use cluster::slurm::scontrol::Scontrol;
 use diag::job::JobView;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Lines that may wait for a slow controller; more are dropped.
 const QUEUE: usize = 8;
@@ -26,15 +26,15 @@ pub struct Progress {
 impl Progress {
     /// Reads the job once, then sends lines if somebody is there to read them.
     #[must_use]
-    pub fn start(scontrol: Arc<Scontrol>, job_id: u32) -> Self {
+    pub fn start(scontrol: Arc<Scontrol>, job_id: u32, deadline: Instant) -> Self {
         let (lines, mut queue) = mpsc::channel::<String>(QUEUE);
         let task = tokio::spawn(async move {
-            let view = scontrol.show_job(job_id).await.ok();
+            let view = scontrol.show_job(job_id, deadline).await.ok();
             let somebody_waits = view.as_ref().is_some_and(|view| !view.batch);
             while let Some(line) = queue.recv().await {
                 if somebody_waits {
                     // Live lines are a courtesy: one that can't be sent is not missed.
-                    _ = scontrol.notify(job_id, &line).await;
+                    _ = scontrol.notify(job_id, &line, deadline).await;
                 }
             }
             view

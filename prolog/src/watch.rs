@@ -89,7 +89,7 @@ async fn job_gone(job: &JobEnv, ask: Option<(Arc<Scontrol>, Duration)>) -> Strin
     loop {
         sleep(every).await;
         // A controller that does not answer says nothing about the job.
-        if let Ok(view) = scontrol.show_job(job.job_id).await
+        if let Ok(view) = scontrol.show_job(job.job_id, Instant::now() + every).await
             && let Some(words) = changed(&view, job)
         {
             return words;
