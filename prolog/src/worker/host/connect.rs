@@ -12,9 +12,13 @@ use super::super::timed::{Timed, words};
 use super::{Host, Until};
 use crate::protocol::{MAX_SAMPLES, PortResult, Reached, Tag, Target};
 
-/// Ports tried at the same time: enough that a few dozen silent ones, 3.5 s each, fit into a check's limit; few
-/// enough that the tries don't disturb each other's times.
-const AT_ONCE: usize = 8;
+/// Ports tried at the same time: enough that some thirty silent ones fit into a check's limit; few enough that
+/// the tries don't disturb each other's times.
+const AT_ONCE: usize = 16;
+
+/// A port that was given this share of the limit, and at most half of it, is judged: it was silent. One whose
+/// turn came later is not.
+const FAIR_SHARE: u32 = 4;
 
 /// Bytes of a round trip: one small segment.
 const ECHO_BYTES: usize = 64;
@@ -46,12 +50,19 @@ pub(super) fn run(
             .collect::<Vec<_>>(),
     );
     let turn = AtomicUsize::new(0);
+    let fair = until.left() / FAIR_SHARE;
     let worker = || {
         while let Some(&(target, port)) = work.get(turn.fetch_add(1, Ordering::Relaxed)) {
             if until.over() {
                 return;
             }
-            let result = try_port(host, tag, &targets[target], port, round_trips, until);
+            let began = Instant::now();
+            let tried = try_port(host, tag, &targets[target], port, round_trips, &until.at_most(2 * fair));
+            let result = match tried {
+                Ok(reached) => reached,
+                Err(_) if until.over() && began.elapsed() < fair => PortResult::NotTried,
+                Err(why) => PortResult::Unreachable { port: targets[target].ports[port], why },
+            };
             results.lock().unwrap_or_else(PoisonError::into_inner)[target].ports[port] = result;
         }
     };
@@ -72,29 +83,22 @@ fn try_port(
     index: usize,
     round_trips: u32,
     until: &Until,
-) -> PortResult {
-    let port = target.ports[index];
+) -> Result<PortResult, String> {
     let rank = u32::try_from(index).unwrap_or(u32::MAX);
     let intent = Intent { tag, purpose: Purpose::Echo, from: (host.node, rank), to: (target.node, rank) };
-    let unreachable = |why| {
-        // A peer that had no time left is not known to be unreachable.
-        if until.over() { PortResult::NotTried } else { PortResult::Unreachable { port, why } }
-    };
-    let (stream, took) = match host.dial((target.address, port), intent, until) {
-        Ok(dialed) => dialed,
-        Err(why) => return unreachable(why),
-    };
+    let (stream, took) = host.dial((target.address, target.ports[index]), intent, until)?;
     let mut trips = Vec::new();
     for _ in 0..round_trips.min(MAX_SAMPLES as u32) {
         let mut timed = Timed { stream: &stream, until: until.at_most(TRIP_WAIT) };
         let started = Instant::now();
         let mut back = [0; ECHO_BYTES];
-        if let Err(error) = timed.write_all(&[7; ECHO_BYTES]).and_then(|()| timed.read_exact(&mut back)) {
-            return unreachable(format!("connected, but no echo: {}", words(&error)));
-        }
+        timed
+            .write_all(&[7; ECHO_BYTES])
+            .and_then(|()| timed.read_exact(&mut back))
+            .map_err(|error| format!("connected, but no echo: {}", words(&error)))?;
         trips.push(started.elapsed().as_secs_f64() * 1e3);
     }
-    PortResult::Reached { connect_ms: took.as_secs_f64() * 1e3, round_trips_ms: trips }
+    Ok(PortResult::Reached { connect_ms: took.as_secs_f64() * 1e3, round_trips_ms: trips })
 }
 
 #[cfg(test)]
@@ -119,19 +123,24 @@ mod tests {
         let refused = PortResult::Unreachable { port: 1, why: "connection refused".to_owned() };
         assert_eq!(found[0].ports[2], refused);
         let PortResult::Unreachable { why, .. } = &found[0].ports[3] else { panic!("{found:?}") };
-        assert_eq!(why, "connected, but: timed out");
+        assert_eq!(why, "connected, but: timed out after 3000 ms");
     }
 
     #[test]
-    fn a_limit_leaves_ports_untried_instead_of_unreachable() {
+    fn silent_ports_are_unreachable_and_those_behind_them_untried() {
         let me = Node::new(0, 1);
         // A listener whose queue is full takes no connection: it stays silent, like a blackhole.
-        let target = Target { node: 1, address: LOCAL, ports: vec![silent_port(); 20] };
+        let target = Target { node: 1, address: LOCAL, ports: vec![silent_port(); 40] };
         let began = Instant::now();
         let until = Until::after(Duration::from_millis(400), &Cancel::default());
         let found = run(&me.host, TAG, &[target], 3, &until);
         assert!(began.elapsed() < Duration::from_secs(2));
-        assert!(found[0].ports.iter().all(|port| *port == PortResult::NotTried), "{found:?}");
+        let (tried, behind) = found[0].ports.split_at(AT_ONCE);
+        for port in tried {
+            let PortResult::Unreachable { why, .. } = port else { panic!("{port:?}") };
+            assert!(why.starts_with("timed out after"), "{why}");
+        }
+        assert_eq!(behind.last(), Some(&PortResult::NotTried));
     }
 
     fn silent_port() -> u16 {
