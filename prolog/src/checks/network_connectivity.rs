@@ -159,7 +159,7 @@ async fn transfer(
             let subject = Subject::Path { from: cx.me, to: peer };
             let mut measurement = cx.measurement(Metric::Retransmits, subject, share, span);
             measurement.detail = format!(
-                "{retransmitted} of {segments} segments sent again, {bytes} bytes in {seconds:.2} s{}",
+                "{retransmitted} of {segments} segments sent again, {bytes} bytes in {seconds:.3} s{}",
                 match source {
                     SegmentSource::Connection => "",
                     SegmentSource::Namespace => "; counted over all traffic of the node",

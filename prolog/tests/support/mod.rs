@@ -5,6 +5,7 @@
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -23,7 +24,9 @@ static PROGRAM: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = folder.path().join("aimaster-worker");
-    std::fs::copy(env!("CARGO_BIN_EXE_aimaster-worker"), &program).unwrap();
+    // A process of its own copies: a test that forks meanwhile would hold the file open for writing.
+    let copy = Command::new("cp").arg(env!("CARGO_BIN_EXE_aimaster-worker")).arg(&program).status();
+    assert!(copy.unwrap().success());
     (folder, program)
 });
 

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use super::super::authenticate::{Intent, Purpose};
 use super::super::timed::{Timed, words};
-use super::{Host, Until};
+use super::{CONNECT_LEAST, Host, Until};
 use crate::protocol::{MAX_SAMPLES, PortResult, Reached, Tag, Target};
 
 /// Ports tried at the same time: enough that some thirty silent ones fit into a check's limit; few enough that
 /// the tries don't disturb each other's times.
 const AT_ONCE: usize = 16;
 
-/// A port that was given this share of the limit, and at most half of it, is judged: it was silent. One whose
-/// turn came later is not.
+/// A port that was tried for this share of the limit when that ran out is judged: it was silent. One whose turn
+/// came later is not.
 const FAIR_SHARE: u32 = 4;
 
 /// Bytes of a round trip: one small segment.
@@ -51,13 +51,14 @@ pub(super) fn run(
     );
     let turn = AtomicUsize::new(0);
     let fair = until.left() / FAIR_SHARE;
+    let budget = CONNECT_LEAST.max(until.left() / 2);
     let worker = || {
         while let Some(&(target, port)) = work.get(turn.fetch_add(1, Ordering::Relaxed)) {
             if until.over() {
                 return;
             }
             let began = Instant::now();
-            let tried = try_port(host, tag, &targets[target], port, round_trips, &until.at_most(2 * fair));
+            let tried = try_port(host, tag, &targets[target], port, round_trips, &until.at_most(budget));
             let result = match tried {
                 Ok(reached) => reached,
                 Err(_) if until.over() && began.elapsed() < fair => PortResult::NotTried,
@@ -104,7 +105,7 @@ fn try_port(
 #[cfg(test)]
 mod tests {
     use super::super::super::timed::Cancel;
-    use super::super::testing::{Fault, LOCAL, Node, TAG, proxy};
+    use super::super::testing::{Fault, LOCAL, Node, TAG, proxy, silent_port};
     use super::*;
 
     #[test]
@@ -123,35 +124,22 @@ mod tests {
         let refused = PortResult::Unreachable { port: 1, why: "connection refused".to_owned() };
         assert_eq!(found[0].ports[2], refused);
         let PortResult::Unreachable { why, .. } = &found[0].ports[3] else { panic!("{found:?}") };
-        assert_eq!(why, "connected, but: timed out after 3000 ms");
+        assert_eq!(why, "connected, but: timed out after 3.0 s");
     }
 
     #[test]
     fn silent_ports_are_unreachable_and_those_behind_them_untried() {
         let me = Node::new(0, 1);
-        // A listener whose queue is full takes no connection: it stays silent, like a blackhole.
         let target = Target { node: 1, address: LOCAL, ports: vec![silent_port(); 40] };
         let began = Instant::now();
-        let until = Until::after(Duration::from_millis(400), &Cancel::default());
+        let until = Until::after(Duration::from_millis(2000), &Cancel::default());
         let found = run(&me.host, TAG, &[target], 3, &until);
-        assert!(began.elapsed() < Duration::from_secs(2));
+        assert!(began.elapsed() < Duration::from_secs(3));
         let (tried, behind) = found[0].ports.split_at(AT_ONCE);
         for port in tried {
             let PortResult::Unreachable { why, .. } = port else { panic!("{port:?}") };
             assert!(why.starts_with("timed out after"), "{why}");
         }
         assert_eq!(behind.last(), Some(&PortResult::NotTried));
-    }
-
-    fn silent_port() -> u16 {
-        let listener = std::net::TcpListener::bind((LOCAL, 0)).unwrap();
-        rustix::net::listen(&listener, 0).unwrap();
-        let address = listener.local_addr().unwrap();
-        for _ in 0..3 {
-            let full = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(50));
-            std::mem::forget(full);
-        }
-        std::mem::forget(listener);
-        address.port()
     }
 }

@@ -25,6 +25,9 @@ use crate::protocol::{DataKey, Reply, Request};
 /// slow but not dead.
 const CONNECT_WAIT: Duration = Duration::from_millis(3500);
 
+/// A connection gets this long even where half of a check's limit is less: a lost SYN is sent again after 1 s.
+const CONNECT_LEAST: Duration = Duration::from_millis(1500);
+
 /// How long the handshake after it may take; the peer's processors are busy with other ranks.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(3);
 
@@ -112,7 +115,7 @@ impl Host {
 /// What went wrong; where it was only time, how much.
 fn with_time(error: &std::io::Error, wait: Duration) -> String {
     let after = if error.kind() == ErrorKind::TimedOut {
-        format!(" after {} ms", wait.as_millis())
+        format!(" after {:.1} s", wait.as_secs_f64())
     } else {
         String::new()
     };
