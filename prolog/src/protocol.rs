@@ -109,12 +109,12 @@ pub enum Request {
         /// When it ends at the latest.
         limit_ms: u64,
     },
-    /// Send to the first port of `target`; its own request covers the other way.
+    /// Send to one rank; its node's own request covers the other way.
     Transfer {
         /// Whose.
         tag: Tag,
         /// To whom.
-        target: Target,
+        target: Member,
         /// How much.
         bytes: u64,
         /// When it ends at the latest; what was sent by then counts.

@@ -127,7 +127,8 @@ struct Process {
 }
 
 impl Worker {
-    /// Starts the program at `path`. Needs a tokio runtime with IO and time.
+    /// Starts the program at `path`. Needs a tokio runtime with IO and time. The kernel kills the worker when
+    /// the calling thread ends, not only the process: call it on the main thread.
     pub fn spawn(path: &Path, options: Options) -> Result<Self, WorkerError> {
         let process = Process::start(path, &options)?;
         Ok(Self {

@@ -35,7 +35,9 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
             AllReduced::Measured(busbw) => {
                 measurements.extend(numbers(cx, Subject::Pair { a: a.min(b), b: a.max(b) }, &busbw, span));
             }
-            AllReduced::Unreachable(ways) => {
+            AllReduced::Unreachable(mut ways) => {
+                // Two ranks may have met the same way; one number says it.
+                ways.dedup_by_key(|way| (way.from, way.to));
                 measurements.extend(ways.iter().map(|way| cx.unreachable(way, 0.0, span)));
             }
         }

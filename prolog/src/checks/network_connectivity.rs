@@ -2,14 +2,15 @@
 //! node measures the ways that start at it, so both ways of a pair are covered.
 
 use diag::check::{CheckName, CheckSpec};
-use diag::facts::{NodeFacts, NodeId};
+use diag::facts::NodeFacts;
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use diag::round::Mode;
 
 use super::context::Span;
 use super::{Check, Context, Run, Support, host_only};
 use crate::protocol::{
-    MAX_SAMPLES, PortResult, Reached, Reply, Request, SegmentSource, Tag, Target, Transferred, Unreachable,
+    MAX_SAMPLES, Member, PortResult, Reached, Reply, Request, SegmentSource, Tag, Target, Transferred,
+    Unreachable,
 };
 
 /// Round trips a port: enough for a median that one late wake-up doesn't move.
@@ -62,9 +63,10 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
         return Err(CheckError { kind: ErrorKind::Timeout, message });
     }
     if cx.round.mode == Mode::Full {
-        for (target, found) in targets.into_iter().zip(&reached) {
-            if matches!(found.ports.first(), Some(PortResult::Reached { .. })) {
-                measurements.push(transfer(cx, tag, target).await?);
+        for (target, found) in targets.iter().zip(&reached) {
+            let reached = |port: &PortResult| matches!(port, PortResult::Reached { .. });
+            if let Some(index) = found.ports.iter().position(reached) {
+                measurements.push(transfer(cx, tag, target, index).await?);
             }
         }
     }
@@ -140,9 +142,15 @@ fn reachable(
 }
 
 /// The share of segments that had to be sent again towards `target`.
-async fn transfer(cx: &mut Context<'_>, tag: Tag, target: Target) -> Result<Measurement, CheckError> {
+async fn transfer(
+    cx: &mut Context<'_>,
+    tag: Tag,
+    target: &Target,
+    index: usize,
+) -> Result<Measurement, CheckError> {
     let limit_ms = cx.limit_ms();
-    let peer: NodeId = target.node;
+    let (peer, rank) = (target.node, u32::try_from(index).unwrap_or(u32::MAX));
+    let target = Member { node: peer, rank, address: target.address, port: target.ports[index] };
     let request = Request::Transfer { tag, target, bytes: TRANSFER_BYTES, limit_ms };
     let (reply, span) = cx.call(request, limit_ms).await?;
     match reply {
@@ -151,7 +159,7 @@ async fn transfer(cx: &mut Context<'_>, tag: Tag, target: Target) -> Result<Meas
             let subject = Subject::Path { from: cx.me, to: peer };
             let mut measurement = cx.measurement(Metric::Retransmits, subject, share, span);
             measurement.detail = format!(
-                "{retransmitted} of {segments} segments sent again, {bytes} bytes in {seconds:.2} s{}",
+                "{retransmitted} of {segments} segments sent again, {bytes} bytes in {seconds:.3} s{}",
                 match source {
                     SegmentSource::Connection => "",
                     SegmentSource::Namespace => "; counted over all traffic of the node",

@@ -161,17 +161,21 @@ fn echo(stream: &mut Timed<'_>) {
     }
 }
 
-/// Reads until the peer ends it and says how much came.
+/// Reads as much as the peer announces, says that it came, and leaves it to the peer to close: the kernel tells
+/// what a connection sent only while it stands.
 fn count(stream: &mut Timed<'_>) {
-    let mut buffer = vec![0; SERVICE_BYTES];
-    let mut total: u64 = 0;
-    loop {
+    let mut announced = [0; 8];
+    if stream.read_exact(&mut announced).is_err() {
+        return;
+    }
+    let (mut buffer, mut left) = (vec![0; SERVICE_BYTES], u64::from_be_bytes(announced));
+    while left > 0 {
         match stream.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(count) => total += count as u64,
-            Err(_) => return,
+            Ok(0) | Err(_) => return,
+            Ok(count) => left = left.saturating_sub(count as u64),
         }
     }
-    // If it can't be said, the peer sees the connection end instead.
-    let _ = stream.write_all(&total.to_be_bytes());
+    if stream.write_all(&announced).is_ok() {
+        let _ = stream.read(&mut buffer);
+    }
 }

@@ -9,12 +9,16 @@ use std::time::{Duration, Instant};
 
 use super::super::authenticate::{Intent, Purpose};
 use super::super::timed::{Timed, words};
-use super::{Host, Until};
+use super::{CONNECT_LEAST, Host, Until};
 use crate::protocol::{MAX_SAMPLES, PortResult, Reached, Tag, Target};
 
-/// Ports tried at the same time: enough that a few dozen silent ones, 3.5 s each, fit into a check's limit; few
-/// enough that the tries don't disturb each other's times.
-const AT_ONCE: usize = 8;
+/// Ports tried at the same time: enough that some thirty silent ones fit into a check's limit; few enough that
+/// the tries don't disturb each other's times.
+const AT_ONCE: usize = 16;
+
+/// A port that was tried for this share of the limit when that ran out is judged: it was silent. One whose turn
+/// came later is not.
+const FAIR_SHARE: u32 = 4;
 
 /// Bytes of a round trip: one small segment.
 const ECHO_BYTES: usize = 64;
@@ -46,12 +50,20 @@ pub(super) fn run(
             .collect::<Vec<_>>(),
     );
     let turn = AtomicUsize::new(0);
+    let fair = until.left() / FAIR_SHARE;
+    let budget = CONNECT_LEAST.max(until.left() / 2);
     let worker = || {
         while let Some(&(target, port)) = work.get(turn.fetch_add(1, Ordering::Relaxed)) {
             if until.over() {
                 return;
             }
-            let result = try_port(host, tag, &targets[target], port, round_trips, until);
+            let began = Instant::now();
+            let tried = try_port(host, tag, &targets[target], port, round_trips, &until.at_most(budget));
+            let result = match tried {
+                Ok(reached) => reached,
+                Err(_) if until.over() && began.elapsed() < fair => PortResult::NotTried,
+                Err(why) => PortResult::Unreachable { port: targets[target].ports[port], why },
+            };
             results.lock().unwrap_or_else(PoisonError::into_inner)[target].ports[port] = result;
         }
     };
@@ -72,35 +84,28 @@ fn try_port(
     index: usize,
     round_trips: u32,
     until: &Until,
-) -> PortResult {
-    let port = target.ports[index];
+) -> Result<PortResult, String> {
     let rank = u32::try_from(index).unwrap_or(u32::MAX);
     let intent = Intent { tag, purpose: Purpose::Echo, from: (host.node, rank), to: (target.node, rank) };
-    let unreachable = |why| {
-        // A peer that had no time left is not known to be unreachable.
-        if until.over() { PortResult::NotTried } else { PortResult::Unreachable { port, why } }
-    };
-    let (stream, took) = match host.dial((target.address, port), intent, until) {
-        Ok(dialed) => dialed,
-        Err(why) => return unreachable(why),
-    };
+    let (stream, took) = host.dial((target.address, target.ports[index]), intent, until)?;
     let mut trips = Vec::new();
     for _ in 0..round_trips.min(MAX_SAMPLES as u32) {
         let mut timed = Timed { stream: &stream, until: until.at_most(TRIP_WAIT) };
         let started = Instant::now();
         let mut back = [0; ECHO_BYTES];
-        if let Err(error) = timed.write_all(&[7; ECHO_BYTES]).and_then(|()| timed.read_exact(&mut back)) {
-            return unreachable(format!("connected, but no echo: {}", words(&error)));
-        }
+        timed
+            .write_all(&[7; ECHO_BYTES])
+            .and_then(|()| timed.read_exact(&mut back))
+            .map_err(|error| format!("connected, but no echo: {}", words(&error)))?;
         trips.push(started.elapsed().as_secs_f64() * 1e3);
     }
-    PortResult::Reached { connect_ms: took.as_secs_f64() * 1e3, round_trips_ms: trips }
+    Ok(PortResult::Reached { connect_ms: took.as_secs_f64() * 1e3, round_trips_ms: trips })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::timed::Cancel;
-    use super::super::testing::{Fault, LOCAL, Node, TAG, proxy};
+    use super::super::testing::{Fault, LOCAL, Node, TAG, proxy, silent_port};
     use super::*;
 
     #[test]
@@ -119,30 +124,22 @@ mod tests {
         let refused = PortResult::Unreachable { port: 1, why: "connection refused".to_owned() };
         assert_eq!(found[0].ports[2], refused);
         let PortResult::Unreachable { why, .. } = &found[0].ports[3] else { panic!("{found:?}") };
-        assert_eq!(why, "connected, but: timed out");
+        assert_eq!(why, "connected, but: timed out after 3.0 s");
     }
 
     #[test]
-    fn a_limit_leaves_ports_untried_instead_of_unreachable() {
+    fn silent_ports_are_unreachable_and_those_behind_them_untried() {
         let me = Node::new(0, 1);
-        // A listener whose queue is full takes no connection: it stays silent, like a blackhole.
-        let target = Target { node: 1, address: LOCAL, ports: vec![silent_port(); 20] };
+        let target = Target { node: 1, address: LOCAL, ports: vec![silent_port(); 40] };
         let began = Instant::now();
-        let until = Until::after(Duration::from_millis(400), &Cancel::default());
+        let until = Until::after(Duration::from_millis(2000), &Cancel::default());
         let found = run(&me.host, TAG, &[target], 3, &until);
-        assert!(began.elapsed() < Duration::from_secs(2));
-        assert!(found[0].ports.iter().all(|port| *port == PortResult::NotTried), "{found:?}");
-    }
-
-    fn silent_port() -> u16 {
-        let listener = std::net::TcpListener::bind((LOCAL, 0)).unwrap();
-        rustix::net::listen(&listener, 0).unwrap();
-        let address = listener.local_addr().unwrap();
-        for _ in 0..3 {
-            let full = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(50));
-            std::mem::forget(full);
+        assert!(began.elapsed() < Duration::from_secs(3));
+        let (tried, behind) = found[0].ports.split_at(AT_ONCE);
+        for port in tried {
+            let PortResult::Unreachable { why, .. } = port else { panic!("{port:?}") };
+            assert!(why.starts_with("timed out after"), "{why}");
         }
-        std::mem::forget(listener);
-        address.port()
+        assert_eq!(behind.last(), Some(&PortResult::NotTried));
     }
 }

@@ -25,6 +25,9 @@ use crate::protocol::{DataKey, Reply, Request};
 /// slow but not dead.
 const CONNECT_WAIT: Duration = Duration::from_millis(3500);
 
+/// A connection gets this long even where half of a check's limit is less: a lost SYN is sent again after 1 s.
+const CONNECT_LEAST: Duration = Duration::from_millis(1500);
+
 /// How long the handshake after it may take; the peer's processors are busy with other ranks.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(3);
 
@@ -68,7 +71,7 @@ impl Host {
             }
             Request::Transfer { tag, target, bytes, limit_ms } => {
                 let until = Until::after(Duration::from_millis(*limit_ms), cancel);
-                transfer::run(self, *tag, target, *bytes, &until)
+                transfer::run(self, *tag, *target, *bytes, &until)
             }
             Request::Listen(_) | Request::Join { .. } | Request::Ping | Request::Stop => {
                 Reply::Failed { message: "this request is no primitive".to_owned() }
@@ -87,22 +90,34 @@ impl Host {
         let mut tries = 0;
         loop {
             let connecting = until.at_most(CONNECT_WAIT);
-            let (stream, took) =
-                connect_within(SocketAddr::new(address, port), &connecting).map_err(|error| words(&error))?;
+            let wait = CONNECT_WAIT.min(until.left());
+            let (stream, took) = connect_within(SocketAddr::new(address, port), &connecting)
+                .map_err(|error| with_time(&error, wait))?;
             // Small messages close a step and a handshake: Nagle would hold them back until the peer's delayed
             // acknowledgement, 40 ms. The buffers are left alone: setting them turns the kernel's autotuning off
             // and caps them at net.core.wmem_max, often 208 KiB.
             stream.set_nodelay(true).map_err(|error| words(&error))?;
             let mut timed = Timed { stream: &stream, until: until.at_most(HANDSHAKE_WAIT) };
+            let answering = HANDSHAKE_WAIT.min(until.left());
             let Err(error) = authenticate::connect(&mut timed, &self.key, intent) else {
                 return Ok((stream, took));
             };
             tries += 1;
             let cut = matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset);
             if !cut || tries >= HANDSHAKE_TRIES || until.over() {
-                return Err(format!("connected, but: {}", words(&error)));
+                return Err(format!("connected, but: {}", with_time(&error, answering)));
             }
             std::thread::sleep(HANDSHAKE_PAUSE);
         }
     }
+}
+
+/// What went wrong; where it was only time, how much.
+fn with_time(error: &std::io::Error, wait: Duration) -> String {
+    let after = if error.kind() == ErrorKind::TimedOut {
+        format!(" after {:.1} s", wait.as_secs_f64())
+    } else {
+        String::new()
+    };
+    format!("{}{after}", words(error))
 }

@@ -50,6 +50,19 @@ impl Node {
     }
 }
 
+/// A port that stays silent like one behind a firewall that drops: its queue is full, so no connection is taken.
+pub(super) fn silent_port() -> u16 {
+    let listener = TcpListener::bind((LOCAL, 0)).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let address = listener.local_addr().unwrap();
+    for _ in 0..3 {
+        let full = TcpStream::connect_timeout(&address, Duration::from_millis(50));
+        std::mem::forget(full);
+    }
+    std::mem::forget(listener);
+    address.port()
+}
+
 /// What a proxy does to the bytes from the connecting side.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fault {

@@ -1,23 +1,21 @@
 //! A bulk transfer to one peer, for the share of segments that the network lost: loss hides from bandwidth.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::TcpStream;
 use std::time::Instant;
 
 use super::super::authenticate::{Intent, Purpose};
 use super::super::timed::{Timed, words};
 use super::segments::{self, Segments};
 use super::{Host, Until};
-use crate::protocol::{Reply, SegmentSource, Tag, Target, Transferred, Unreachable};
+use crate::protocol::{Member, Reply, SegmentSource, Tag, Transferred, Unreachable};
 
 /// Bytes handed to the kernel at once.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Sends `bytes` to the first rank of `target`, which counts them.
-pub(super) fn run(host: &Host, tag: Tag, target: &Target, bytes: u64, until: &Until) -> Reply {
-    let Some(&port) = target.ports.first() else {
-        return Reply::Failed { message: format!("node {} has no rank to send to", target.node) };
-    };
+/// Sends `bytes` to a rank, which counts them.
+pub(super) fn run(host: &Host, tag: Tag, target: Member, bytes: u64, until: &Until) -> Reply {
+    let port = target.port;
     let unreachable = |why| {
         Reply::Transfer(Transferred::Unreachable(Unreachable {
             from: host.node,
@@ -27,7 +25,7 @@ pub(super) fn run(host: &Host, tag: Tag, target: &Target, bytes: u64, until: &Un
             why,
         }))
     };
-    let intent = Intent { tag, purpose: Purpose::Sink, from: (host.node, 0), to: (target.node, 0) };
+    let intent = Intent { tag, purpose: Purpose::Sink, from: (host.node, 0), to: (target.node, target.rank) };
     let (stream, _) = match host.dial((target.address, port), intent, until) {
         Ok(dialed) => dialed,
         Err(why) => return unreachable(why),
@@ -59,6 +57,7 @@ pub(super) fn run(host: &Host, tag: Tag, target: &Target, bytes: u64, until: &Un
 fn send(stream: &TcpStream, bytes: u64, until: &Until) -> std::io::Result<u64> {
     let piece = vec![0x5A; PIECE_BYTES];
     let mut timed = Timed { stream, until: until.clone() };
+    timed.write_all(&bytes.to_be_bytes())?;
     let mut sent = 0;
     while sent < bytes {
         let wanted = usize::try_from(bytes - sent).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
@@ -69,11 +68,10 @@ fn send(stream: &TcpStream, bytes: u64, until: &Until) -> std::io::Result<u64> {
             Err(error) => return Err(error),
         }
     }
-    stream.shutdown(Shutdown::Write)?;
     let mut count = [0; 8];
     match timed.read_exact(&mut count) {
         Ok(()) if u64::from_be_bytes(count) == bytes => Ok(sent),
-        Ok(()) => Err(std::io::Error::other("the peer counted other bytes than were sent")),
+        Ok(()) => Err(std::io::Error::other("the peer counted something else")),
         Err(_) if until.over() => Ok(sent),
         Err(error) => Err(error),
     }
@@ -87,7 +85,7 @@ mod tests {
     use super::super::testing::{Fault, Node, TAG, proxy};
     use super::*;
 
-    fn transfer(target: &Target, limit: Duration) -> Transferred {
+    fn transfer(target: Member, limit: Duration) -> Transferred {
         let me = Node::new(0, 1);
         match run(&me.host, TAG, target, 8 << 20, &Until::after(limit, &Cancel::default())) {
             Reply::Transfer(transferred) => transferred,
@@ -98,11 +96,13 @@ mod tests {
     #[test]
     fn all_of_it_arrives_and_its_own_segments_are_counted() {
         let peer = Node::new(1, 1);
-        let done = transfer(&peer.target(), Duration::from_secs(10));
+        let done = transfer(peer.members[0], Duration::from_secs(10));
         let Transferred::Sent { bytes, segments, retransmitted, source, .. } = done else {
             panic!("{done:?}")
         };
-        assert_eq!((bytes, retransmitted, source), (8 << 20, 0, SegmentSource::Connection));
+        assert_eq!((bytes, source), (8 << 20, SegmentSource::Connection));
+        // On a busy machine TCP probes a tail that only waits for the processor, and counts that.
+        assert!(retransmitted < 10, "{retransmitted}");
         // Loopback's segments hold up to 64 KiB.
         assert!((100..10_000).contains(&segments), "{segments}");
     }
@@ -110,10 +110,10 @@ mod tests {
     #[test]
     fn time_ends_it_before_bytes_do() {
         let peer = Node::new(1, 1);
-        let mut target = peer.target();
-        target.ports[0] = proxy(target.ports[0], Fault::Slow(100e3));
+        let mut target = peer.members[0];
+        target.port = proxy(target.port, Fault::Slow(100e3));
         let began = Instant::now();
-        let done = transfer(&target, Duration::from_millis(500));
+        let done = transfer(target, Duration::from_millis(500));
         assert!(began.elapsed() < Duration::from_secs(2));
         let Transferred::Sent { bytes, .. } = done else { panic!("{done:?}") };
         assert!(bytes > 0 && bytes <= 8 << 20);
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_refused_port_is_named() {
         let peer = Node::new(1, 1);
-        let done = transfer(&Target { ports: vec![1], ..peer.target() }, Duration::from_secs(2));
+        let done = transfer(Member { port: 1, ..peer.members[0] }, Duration::from_secs(2));
         let Transferred::Unreachable(way) = done else { panic!("{done:?}") };
         assert_eq!((way.from, way.to, way.port, way.why.as_str()), (0, 1, 1, "connection refused"));
     }

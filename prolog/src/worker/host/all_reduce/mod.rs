@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::super::authenticate::{Intent, Purpose};
 use super::duplex::{Cut, Duplex};
-use super::{Host, Until};
+use super::{CONNECT_LEAST, Host, Until};
 use crate::protocol::{AllReduced, Busbw, MAX_SAMPLES, Member, Reply, Tag, Unreachable};
 use ring::{Progress, Ring};
 
@@ -112,7 +112,11 @@ impl Task<'_> {
         };
         let (out, _) = self
             .host
-            .dial((next.address, next.port), intent(me, next), self.until)
+            .dial(
+                (next.address, next.port),
+                intent(me, next),
+                &self.until.at_most(CONNECT_LEAST.max(self.limit / 2)),
+            )
             .map_err(|why| Trouble::Dial(way(me, next, why)))?;
         let patience = self.limit.mul_f64(ARRIVAL_SHARE);
         let arrival = Until {
@@ -124,7 +128,7 @@ impl Task<'_> {
             if give_up() {
                 return Err(Trouble::GaveUp);
             }
-            let why = format!("no connection arrived within {} ms", patience.as_millis());
+            let why = format!("no connection arrived within {:.1} s", patience.as_secs_f64());
             return Err(Trouble::Missing(way(previous, me, why)));
         };
         let duplex = Duplex::new(out, incoming).map_err(|error| Trouble::Own(error.to_string()))?;
@@ -137,12 +141,25 @@ impl Task<'_> {
             Ok(()) => {}
             Err(Cut::Over) => self.linger(),
             Err(Cut::Next(_) | Cut::Previous(_)) if late => ring.progress.limited = true,
-            Err(Cut::Next(why)) => return Err(Trouble::Left(way(me, next, format!("{why} in the middle")))),
-            Err(Cut::Previous(why)) => {
-                return Err(Trouble::Left(way(me, previous, format!("{why} in the middle"))));
-            }
+            Err(Cut::Next(why)) => return Err(self.left(me, next, &why)),
+            Err(Cut::Previous(why)) => return Err(self.left(me, previous, &why)),
         }
         Ok(ring.progress)
+    }
+
+    /// A neighbour left. One on this node did so because of a third rank, which has more to say.
+    fn left(&self, me: Member, neighbour: Member, why: &str) -> Trouble {
+        let others = self.members.iter().any(|member| member.node != me.node);
+        if neighbour.node == me.node && others {
+            return Trouble::GaveUp;
+        }
+        Trouble::Left(Unreachable {
+            from: me.node,
+            to: neighbour.node,
+            address: neighbour.address,
+            port: neighbour.port,
+            why: format!("{why} in the middle"),
+        })
     }
 
     fn linger(&self) {

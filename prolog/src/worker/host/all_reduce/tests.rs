@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 
 use super::super::super::timed::Cancel;
-use super::super::testing::{Fault, LOCAL, Node, TAG, proxy};
+use super::super::testing::{Fault, LOCAL, Node, TAG, proxy, silent_port};
 use super::*;
 use crate::protocol::DataKey;
 
@@ -149,6 +149,23 @@ fn a_blocked_port_is_one_way_on_both_sides() {
     let refused = &ways(&results[0])[0];
     assert_eq!((refused.from, refused.to, refused.port), (0, 1, 1));
     assert_eq!(refused.why, "connection refused");
+    for way in ways(&results[1]) {
+        assert_eq!((way.from, way.to), (0, 1), "{way:?}");
+    }
+}
+
+#[test]
+fn a_silent_port_is_the_same_one_way_on_both_sides() {
+    let nodes = [Node::new(0, 2), Node::new(1, 2)];
+    let mut views = same_view(&nodes);
+    views[0][2].port = silent_port();
+    let limit = Duration::from_secs(4);
+    let began = Instant::now();
+    let results = reduce(&nodes, &views, WINDOW, limit);
+    assert!(began.elapsed() < limit + Duration::from_millis(500));
+    let silent = &ways(&results[0])[0];
+    assert_eq!((silent.from, silent.to, silent.port), (0, 1, views[0][2].port));
+    assert_eq!(silent.why, "timed out after 2.0 s");
     for way in ways(&results[1]) {
         assert_eq!((way.from, way.to), (0, 1), "{way:?}");
     }
