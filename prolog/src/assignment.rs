@@ -10,7 +10,9 @@ use diag::check::CheckName;
 use diag::facts::Engine;
 use diag::judge::Suite;
 use diag::policy::{Policy, Scope};
-use diag::request::{Effective, Mistake, Request, Source, effective};
+use diag::request::Request;
+use diag::request::effective::{Effective, Source, effective};
+use diag::request::mistake::Mistake;
 use serde::Serialize;
 
 /// The variable that carries the request; slurmd gives it this prefix.

@@ -141,9 +141,11 @@ fn say_phases(
     let verdict = conclusion::verdict(assignment, session, results, None);
     let mut phases: Vec<Phase> = assignment.suite.checks.iter().map(|check| check.spec().phase).collect();
     phases.dedup();
-    for phase in
-        phases.into_iter().filter(|phase| *shown < Some(*phase) && open.is_none_or(|open| *phase < open))
-    {
+    let over = |phase: &Phase| open.is_none_or(|open| *phase < open);
+    for phase in phases.into_iter().filter(over) {
+        if *shown >= Some(phase) {
+            continue;
+        }
         *shown = Some(phase);
         if let Some(line) = phase_line(&verdict, phase) {
             progress.say(format!("aimaster: {}", printable(&line)));

@@ -1,7 +1,7 @@
 //! Before the first round: the worker is started, this node says what it is, and the nodes meet.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -9,7 +9,8 @@ use cluster::auth::Authenticator;
 use cluster::munge::Munge;
 use cluster::rendezvous::{JobKey, MeetConfig, meet};
 use cluster::session::Session;
-use cluster::slurm::config::{SlurmConf, address_of};
+use cluster::slurm::address::{address_of, own_address};
+use cluster::slurm::config::{self, SlurmConf};
 use diag::facts::{Engine, NodeFacts, NodeId};
 use tokio::time::{Instant, timeout_at};
 
@@ -27,9 +28,6 @@ const WORKER_WAIT: Duration = Duration::from_secs(5);
 /// How long the resolver may take for one name.
 const RESOLVE_WAIT: Duration = Duration::from_secs(5);
 
-/// Where slurm.conf is when SLURM_CONF does not say.
-const SLURM_CONF: &str = "/etc/slurm/slurm.conf";
-
 /// munged's socket where AuthInfo does not say.
 const MUNGE_SOCKET: &str = "/run/munge/munge.socket.2";
 
@@ -40,20 +38,22 @@ pub async fn facts(assignment: &Assignment) -> (Option<Worker>, NodeFacts) {
         Ok((worker, ports)) => (Some(worker), Ok(ports)),
         Err(error) => (None, Err(error)),
     };
-    let unable = match (&ports, assignment.policy.engine) {
-        (Err(error), _) => Some(format!("{error:#}")),
-        (Ok(_), Engine::Cuda) => kernels::require_cuda().err().map(|error| error.to_string()),
-        (Ok(_), Engine::Host) => None,
-    };
     let conf = slurm_conf(assignment).ok();
     let deadline = Instant::now() + RESOLVE_WAIT;
     let name = &assignment.job.node;
-    let address = address_of(name, &assignment.policy.network, conf.as_ref(), deadline).await.ok();
+    let network = &assignment.policy.network;
+    let address = own_address(name, network, conf.as_ref(), Path::new("/proc"), deadline).await;
+    let unable = match (&ports, &address, assignment.policy.engine) {
+        (Err(error), _, _) => Some(format!("{error:#}")),
+        (_, Err(error), _) => Some(format!("its own address is not known: {error}")),
+        (_, _, Engine::Cuda) => kernels::require_cuda().err().map(|error| error.to_string()),
+        (_, _, Engine::Host) => None,
+    };
     let facts = NodeFacts {
         version: env!("CARGO_PKG_VERSION").into(),
         request_digest: assignment.digest.clone(),
         engine: assignment.policy.engine,
-        address,
+        address: address.ok(),
         rank_ports: ports.unwrap_or_default(),
         unable,
     };
@@ -106,10 +106,10 @@ pub async fn session(
         nodes: job.nodes.clone(),
         me: job.me,
         addresses,
-        port_first: policy.network.port_first,
-        port_last: policy.network.port_last,
+        ports: policy.network.port_first..=policy.network.port_last,
         join_window: Duration::from_secs(policy.time.join_s.into()),
-        auth: Authenticator::Munge(munge),
+        // Slurm's prologs run as SlurmdUser on every node, and so does this one.
+        auth: Authenticator::Munge { munge, trusted: rustix::process::geteuid().as_raw() },
         log: events.sink(),
     };
     let meeting = timeout_at(deadline, meet(config, facts.clone())).await;
@@ -137,6 +137,6 @@ pub async fn dismiss(worker: Option<Worker>, events: &Events) {
 }
 
 fn slurm_conf(assignment: &Assignment) -> Result<SlurmConf> {
-    let path = assignment.job.slurm_conf.clone().unwrap_or_else(|| PathBuf::from(SLURM_CONF));
+    let path = config::locate(assignment.job.slurm_conf.as_deref())?;
     SlurmConf::read(&path).with_context(|| format!("can't read {}", path.display()))
 }

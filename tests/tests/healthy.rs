@@ -1,4 +1,5 @@
 //! Healthy jobs: everything passes, nobody is drained, and the program starts after the verdict on every node.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use std::time::Duration;
 

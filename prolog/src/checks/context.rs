@@ -43,11 +43,23 @@ pub(super) struct Span {
     pub finished_at: Timestamp,
 }
 
+/// Most primitives that a check asks for one after another.
+const PRIMITIVES: u32 = 2;
+
+/// The longest that a round of any check takes on a node that works.
+#[must_use]
+pub fn round_limit(policy: &Policy) -> Duration {
+    (window(policy) * LIMIT_WINDOWS + ANSWER_GRACE) * PRIMITIVES
+}
+
+fn window(policy: &Policy) -> Duration {
+    Duration::try_from_secs_f64(policy.host.seconds_per_check).unwrap_or(Duration::MAX / 1000)
+}
+
 impl Context<'_> {
     /// One window of the host engine, ms.
     pub(super) fn window_ms(&self) -> u64 {
-        let window = Duration::try_from_secs_f64(self.policy.host.seconds_per_check);
-        window.map_or(1, |window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX).max(1))
+        u64::try_from(window(self.policy).as_millis()).unwrap_or(u64::MAX).max(1)
     }
 
     /// A check's own limit, ms.

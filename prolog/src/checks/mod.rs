@@ -14,7 +14,7 @@ use diag::check::{CheckName, CheckSpec};
 use diag::facts::NodeFacts;
 use diag::measurement::{CheckError, Measurement};
 
-pub use context::Context;
+pub use context::{Context, round_limit};
 
 /// Whether a check applies to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
