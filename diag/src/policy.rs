@@ -57,7 +57,32 @@ pub struct Policy {
     /// `[paths]`: files, folders, users.
     pub paths: Paths,
     /// `[nccl.env]`: NCCL settings for the checks; `{node}` is replaced by the node's name.
+    #[serde(rename = "nccl", serialize_with = "as_nccl_table")]
     pub nccl_env: BTreeMap<String, String>,
+}
+
+/// Writes the settings where the file has them, so that a policy that is shown can be used as a file.
+fn as_nccl_table<S: serde::Serializer>(
+    env: &BTreeMap<String, String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    BTreeMap::from([("env", env)]).serialize(serializer)
+}
+
+/// A policy that can't be written as TOML.
+#[derive(Debug, thiserror::Error)]
+#[error("the policy can't be written as TOML")]
+pub struct ShowError(#[from] toml::ser::Error);
+
+impl Policy {
+    /// The whole policy as a file that [`Policy::parse`] reads back; a key that is left alone by default and was
+    /// not set (`requeue_nice`, `on_environment`) is left out.
+    ///
+    /// # Errors
+    /// If a path is not UTF-8, which no parsed policy has.
+    pub fn to_toml(&self) -> Result<String, ShowError> {
+        Ok(toml::to_string(self)?)
+    }
 }
 
 /// `[scope]`: a job is checked where all three that are given hold. Empty: no condition.

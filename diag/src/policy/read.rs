@@ -281,3 +281,6 @@ fn read_env(section: &Section<'_>, env: &mut BTreeMap<String, String>, m: &mut M
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -146,3 +146,136 @@ impl Request {
         Ok(request)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{ALL, CheckName};
+    use crate::request::{RuntimeRequest, SanityRequest};
+    use proptest::prelude::*;
+
+    fn send(json: &str) -> Result<Request, DecodeError> {
+        Request::decode(&URL_SAFE_NO_PAD.encode(json))
+    }
+
+    fn action() -> impl Strategy<Value = Option<FailAction>> {
+        use FailAction::{Drain, Fail, Requeue, Retain};
+        prop::option::of(prop::sample::select(vec![Retain, Drain, Fail, Requeue]))
+    }
+
+    fn sanity() -> impl Strategy<Value = Ask<SanityRequest>> {
+        let names: Vec<CheckName> = ALL.iter().map(|spec| spec.name).collect();
+        let on = (prop::sample::subsequence(names, 1..=ALL.len()), action(), prop::option::of(1u32..));
+        prop_oneof![
+            Just(Ask::Site),
+            Just(Ask::Off),
+            on.prop_map(|(checks, fail_action, timeout_min)| {
+                Ask::On(SanityRequest { checks, fail_action, timeout_min })
+            })
+        ]
+    }
+
+    fn runtime() -> impl Strategy<Value = Ask<RuntimeRequest>> {
+        let fits = |action: &Option<FailAction>| *action != Some(FailAction::Fail);
+        let on = action().prop_filter("the runtime check never fails a start", fits);
+        prop_oneof![
+            Just(Ask::Site),
+            Just(Ask::Off),
+            on.prop_map(|fail_action| Ask::On(RuntimeRequest { fail_action }))
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_sent_comes_back(
+            sanity in sanity(), runtime in runtime(), action in action(), minutes in prop::option::of(1u32..)
+        ) {
+            let alone = !matches!(sanity, Ask::On(_));
+            let request = Request {
+                sanity,
+                runtime,
+                lone_fail_action: action.filter(|_| alone),
+                lone_timeout_min: minutes.filter(|_| alone),
+            };
+            let text = request.encode().unwrap();
+            prop_assert!(text.len() <= MAX_ENCODED_BYTES / 4);
+            prop_assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'));
+            prop_assert_eq!(Request::decode(&text).unwrap(), request);
+        }
+
+        #[test]
+        fn any_text_is_refused_or_is_a_sound_request(text in "[A-Za-z0-9_=-]{0,80}|.{0,40}") {
+            if let Ok(request) = Request::decode(&text) {
+                prop_assert_eq!(request.encode().unwrap(), text);
+            }
+        }
+
+        #[test]
+        fn a_changed_byte_is_refused_or_gives_another_sound_request(
+            sanity in sanity(), at in any::<prop::sample::Index>(), to in any::<u8>()
+        ) {
+            let request = Request { sanity, ..Request::default() };
+            let mut json = request.digest_input().unwrap();
+            let at = at.index(json.len());
+            json[at] = to;
+            if let Ok(other) = Request::decode(&URL_SAFE_NO_PAD.encode(&json)) {
+                prop_assert_eq!(other.digest_input().unwrap(), json);
+            }
+        }
+    }
+
+    #[test]
+    fn the_canonical_form_does_not_drift() {
+        let request = Request {
+            sanity: Ask::On(SanityRequest {
+                checks: vec![CheckName::GemmFlops, CheckName::AllReduce1],
+                fail_action: Some(FailAction::Requeue),
+                timeout_min: None,
+            }),
+            ..Request::default()
+        };
+        let json = r#"{"sanity":{"on":{"checks":["gemm_flops","all_reduce_1"],"fail_action":"requeue"}},"runtime":"site"}"#;
+        assert_eq!(String::from_utf8(request.digest_input().unwrap()).unwrap(), json);
+        assert_eq!(send(json).unwrap(), request);
+        assert!(Request::default().is_silent() && !request.is_silent());
+    }
+
+    #[test]
+    fn hostile_texts_are_refused() {
+        use DecodeError as E;
+        let on = |rest: &str| send(&format!(r#"{{"sanity":{{"on":{{{rest}}}}},"runtime":"site"}}"#));
+        assert!(matches!(on(r#""checks":[]"#), Err(E::Broken(Broken::NoChecks))));
+        assert!(matches!(on(r#""checks":["all_reduce_1","gemm_flops"]"#), Err(E::Broken(Broken::Order))));
+        assert!(matches!(on(r#""checks":["gemm_flops","gemm_flops"]"#), Err(E::Broken(Broken::Order))));
+        assert!(matches!(on(r#""checks":["gemm_flops"],"timeout_min":0"#), Err(E::Broken(Broken::NoTime))));
+        assert!(matches!(on(r#""checks":["gemm_flops"],"timeout_min":-1"#), Err(E::Json(_))));
+        assert!(matches!(on(r#""checks":["gemm_flops"],"shell":"x""#), Err(E::Json(_))));
+        assert!(matches!(on(r#""checks":["gemm_flops"],"checks":["gemm_flops"]"#), Err(E::Json(_))));
+        assert!(matches!(on(r#""checks": ["gemm_flops"]"#), Err(E::NotCanonical)));
+        assert!(matches!(on(r#""checks":["rm -rf"]"#), Err(E::Json(_))));
+        assert!(matches!(send(r#"{"sanity":"site","runtime":"site"} x"#), Err(E::Json(_))));
+        assert!(matches!(
+            send(r#"{"sanity":"site","runtime":"site","lone_timeout_min":0}"#),
+            Err(E::Broken(Broken::NoTime))
+        ));
+        assert!(matches!(
+            send(r#"{"sanity":{"on":{"checks":["gemm_flops"]}},"runtime":"site","lone_timeout_min":1}"#),
+            Err(E::Broken(Broken::NotLone))
+        ));
+        assert!(matches!(
+            send(r#"{"sanity":"site","runtime":{"on":{"fail_action":"fail"}}}"#),
+            Err(E::Broken(Broken::RuntimeFail))
+        ));
+        assert!(matches!(Request::decode(""), Err(E::Json(_))));
+        assert!(matches!(Request::decode("e30="), Err(E::Base64(_))));
+        assert!(matches!(Request::decode("e3\n0"), Err(E::Base64(_))));
+        assert!(matches!(Request::decode(&"A".repeat(MAX_ENCODED_BYTES + 1)), Err(E::TooLong { .. })));
+        assert!(matches!(send(&"[".repeat(3000)), Err(E::Json(_))));
+    }
+
+    #[test]
+    fn a_broken_request_is_not_sent() {
+        let broken = Request { lone_timeout_min: Some(0), ..Request::default() };
+        assert!(matches!(broken.encode(), Err(EncodeError::Broken(Broken::NoTime))));
+    }
+}

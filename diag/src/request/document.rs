@@ -258,3 +258,147 @@ impl<'de> Visitor<'de> for ValueVisitor {
         Ok(Value::Table(table))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{ALL, CheckName};
+    use proptest::prelude::*;
+
+    fn wrong(text: &str) -> Vec<String> {
+        parse_document(text.as_bytes()).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    /// A document with these lines in `sanity_check`.
+    fn sanity(inner: &str) -> String {
+        format!(r#"{{"aimaster":{{"sanity_check":{{{inner}}}}}}}"#)
+    }
+
+    fn timeout(value: &str) -> Option<u32> {
+        let text = sanity(&format!(r#""timeout":{value}"#));
+        match parse_document(text.as_bytes()) {
+            Ok(document) => document.sanity.unwrap().timeout_min,
+            Err(list) => {
+                assert_eq!(list.len(), 1, "{value}");
+                assert!(list[0].to_string().contains("aimaster.sanity_check.timeout: "), "{}", list[0]);
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn the_example_is_accepted_word_for_word() {
+        let document = parse_document(include_bytes!("../../../conf/aimaster.json")).unwrap();
+        let sanity = document.sanity.unwrap();
+        let names = ALL.iter().map(|spec| spec.name).collect();
+        assert_eq!(sanity.checks, Some(CheckList::Checks { names, spelled_out: true }));
+        assert_eq!(sanity.fail_action, Some(FailAction::Retain));
+        assert_eq!(sanity.timeout_min, Some(100));
+        let runtime = RuntimePart { on: Some(true), fail_action: Some(FailAction::Retain) };
+        assert_eq!(document.runtime, Some(runtime));
+    }
+
+    #[test]
+    fn other_keys_of_a_service_document_are_ignored() {
+        let text = r#"{"metadata": {"name": "x", "name": 1e999, "deep": [[{"aimaster": 1}]]}, "aimaster":
+            {"sanity_check": {"micro_benchmarks": "GEMM_flops "}}, "cloud": null, "cloud": null}"#;
+        let document = parse_document(text.as_bytes()).unwrap();
+        let names = vec![CheckName::GemmFlops];
+        assert_eq!(document.sanity.unwrap().checks, Some(CheckList::Checks { names, spelled_out: true }));
+        assert_eq!(document.runtime, None);
+    }
+
+    #[test]
+    fn all_mistakes_come_at_once_by_path() {
+        let lines = wrong(
+            r#"{"aimaster": {"sanity_chek": {}, "sanity_check": {"micro_benchmarks": "gemm_flop", "fail_action":
+            "explode", "timeout": 1.5, "time_out": 3}, "runtime_check": {"micro_benchmarks": 7, "fail_action":
+            "fail"}, "sanity_check": {}}, "aimaster": {}}"#,
+        );
+        let starts = [
+            "document: aimaster: the key is repeated",
+            "document: aimaster.sanity_check.micro_benchmarks: there is no check \"gemm_flop\"; did you mean gemm_flops?",
+            "document: aimaster.sanity_check.fail_action: \"explode\" is not an action",
+            "document: aimaster.sanity_check.timeout: 1.5 is not a timeout; give whole minutes",
+            "document: aimaster.sanity_check.time_out: \"time_out\" is unknown here; did you mean timeout?",
+            "document: aimaster.runtime_check.micro_benchmarks: 7 is not accepted; give a text: c4d or off",
+            "document: aimaster.runtime_check.fail_action: \"fail\" is not an action that can stand here",
+            "document: aimaster.sanity_chek: \"sanity_chek\" is unknown here; did you mean sanity_check?",
+            "document: aimaster.sanity_check: the key is repeated",
+        ];
+        assert_eq!(lines.len(), starts.len(), "{lines:#?}");
+        for (line, start) in lines.iter().zip(starts) {
+            assert!(line.starts_with(start), "{line}\n{start}");
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_a_whole_number_of_minutes_or_a_text_that_holds_one() {
+        for (value, minutes) in [("1", 1), ("100", 100), ("\"7\"", 7), ("5.0", 5), ("1e2", 100)] {
+            assert_eq!(timeout(value), Some(minutes), "{value}");
+        }
+        assert_eq!(timeout("4294967295"), Some(u32::MAX));
+        let refused =
+            ["0", "-1", "0.0", "-0", "1.5", "\"1.5\"", "\"\"", "null", "true", "[5]", "{}", "4294967296"];
+        for value in refused.into_iter().chain(["99999999999999999999999", "1e30", "\"five\""]) {
+            assert_eq!(timeout(value), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_syntax_error_has_a_line_and_a_column() {
+        let lines = wrong("{\n  \"aimaster\": {,}\n}");
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].contains("line 2, column 16"), "{}", lines[0]);
+        assert!(wrong("{\"aimaster\": {}} x")[0].contains("line 1, column 18"));
+        assert!(wrong("{\"aimaster\": {}")[0].contains("EOF"));
+        assert!(wrong("nonsense")[0].contains("line 1, column"));
+        assert!(wrong(&sanity("\"timeout\": 1e999"))[0].contains("line 1, column"));
+    }
+
+    #[test]
+    fn what_is_no_document_is_refused_with_a_reason() {
+        assert!(wrong("")[0].contains("empty"));
+        assert!(wrong(" \n\t")[0].contains("empty"));
+        assert!(wrong("[1]")[0].contains("not an object"));
+        assert!(wrong("\"x\"")[0].contains("not an object"));
+        assert!(wrong("{}")[0].contains("no key aimaster"));
+        assert!(wrong(r#"{"aimastr": {}}"#)[0].contains("\"aimastr\" meant as aimaster?"));
+        assert!(wrong(r#"{"sanity_check": {}}"#)[0].contains("put sanity_check inside"));
+        assert!(wrong(r#"{"aimaster": "x"}"#)[0].contains("give a table"));
+        assert!(wrong(&sanity(r#""micro_benchmarks": """#))[0].contains("empty"));
+        let list = parse_document(b"{\"aimaster\": \"\xff\"}").unwrap_err();
+        assert!(list[0].wrong.contains("byte 15 is not UTF-8"), "{}", list[0]);
+        let padded = |bytes: usize| format!("{{\"aimaster\": {{}}{}}}", " ".repeat(bytes - 16));
+        assert!(parse_document(padded(MAX_DOCUMENT_BYTES).as_bytes()).is_ok());
+        assert!(wrong(&padded(MAX_DOCUMENT_BYTES + 1))[0].contains("1048576 bytes"));
+    }
+
+    #[test]
+    fn hostile_documents_end_soon() {
+        assert!(wrong(&"[".repeat(MAX_DOCUMENT_BYTES))[0].contains("EOF"));
+        assert!(wrong(&format!("{{\"aimaster\":{}", "[".repeat(500_000)))[0].contains("recursion"));
+        assert!(wrong(&"{\"aimaster\":".repeat(80_000))[0].contains("recursion"));
+        let keys: Vec<String> = (0..60_000).map(|index| format!("\"sanity{index}\":0")).collect();
+        let many = wrong(&format!("{{\"aimaster\":{{{}}}}}", keys.join(",")));
+        assert_eq!(many.len(), crate::request::mistake::MAX_MISTAKES);
+        let long = wrong(&format!("{{\"aimaster\":{{\"{}\":1}}}}", "\\u001b".repeat(100_000)));
+        assert!(long[0].len() < 3000 && !long[0].contains('\u{1b}'), "{}", long[0].len());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_a_document_or_mistakes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Err(list) = parse_document(&bytes) {
+                prop_assert!(!list.is_empty());
+            }
+        }
+
+        #[test]
+        fn a_cut_example_is_refused(cut in 0usize..400) {
+            let example = include_str!("../../../conf/aimaster.json").trim_end();
+            prop_assume!(cut < example.len());
+            prop_assert_eq!(parse_document(&example.as_bytes()[..cut]).unwrap_err().len(), 1);
+        }
+    }
+}

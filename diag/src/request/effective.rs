@@ -154,3 +154,130 @@ fn time_that_holds(asked_min: Option<u32>, policy: &Policy) -> (u32, Source, Opt
     let notice = asked_min.and_then(|minutes| shortened_notice(minutes, policy));
     (wanted_s.min(cap_s), source, notice)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Engine;
+    use crate::request::SanityRequest;
+    use CheckName::{AllReduce1, AllReduce2, GemmFlops};
+
+    fn policy(always: &[CheckName]) -> Policy {
+        let mut policy = Policy { engine: Engine::Host, ..Policy::default() };
+        policy.checks.always = always.to_vec();
+        policy
+    }
+
+    fn asks(checks: &[CheckName]) -> Request {
+        let sanity = SanityRequest { checks: checks.to_vec(), fail_action: None, timeout_min: None };
+        Request { sanity: Ask::On(sanity), ..Request::default() }
+    }
+
+    #[test]
+    fn nothing_asked_and_nothing_wanted_is_nothing() {
+        let lone = Request {
+            lone_fail_action: Some(FailAction::Requeue),
+            lone_timeout_min: Some(1000),
+            ..Request::default()
+        };
+        let mut policy = policy(&[]);
+        policy.actions.allowed.clear();
+        policy.checks.users_may_switch_off = false;
+        for request in [Request::default(), lone, Request { sanity: Ask::Off, ..Request::default() }] {
+            let effective = effective(&request, &policy);
+            assert!(effective.checks.is_empty() && effective.notices.is_empty(), "{effective:?}");
+        }
+    }
+
+    #[test]
+    fn the_sites_checks_run_without_flags_and_take_lone_flags() {
+        let request = Request {
+            lone_fail_action: Some(FailAction::Requeue),
+            lone_timeout_min: Some(2),
+            ..Request::default()
+        };
+        let effective = effective(&request, &policy(&[GemmFlops]));
+        assert_eq!(effective.checks, [GemmFlops]);
+        assert_eq!(effective.source_of(GemmFlops), Some(Source::Site));
+        assert_eq!(
+            (effective.fail_action, effective.fail_action_source),
+            (FailAction::Requeue, Source::User)
+        );
+        assert_eq!((effective.timeout_s, effective.timeout_source), (120, Source::User));
+        assert!(effective.notices.is_empty());
+    }
+
+    #[test]
+    fn defaults_are_the_sites() {
+        let effective = effective(&asks(&[AllReduce2]), &policy(&[]));
+        assert_eq!(effective.source_of(AllReduce2), Some(Source::User));
+        assert_eq!(effective.source_of(GemmFlops), None);
+        assert_eq!((effective.fail_action, effective.fail_action_source), (FailAction::Fail, Source::Site));
+        assert_eq!((effective.timeout_s, effective.timeout_source), (300, Source::Site));
+    }
+
+    #[test]
+    fn a_list_replaces_the_sites_where_users_may_weaken_and_joins_it_elsewhere() {
+        let mut policy = policy(&[GemmFlops, AllReduce1]);
+        let request = asks(&[AllReduce1, AllReduce2]);
+        let free = effective(&request, &policy);
+        assert_eq!(free.checks, [AllReduce1, AllReduce2]);
+        assert_eq!(free.source_of(AllReduce1), Some(Source::Site));
+        assert_eq!(free.source_of(AllReduce2), Some(Source::User));
+        assert!(free.notices.is_empty());
+        policy.checks.users_may_weaken = false;
+        let clamped = effective(&request, &policy);
+        assert_eq!(clamped.checks, [GemmFlops, AllReduce1, AllReduce2]);
+        assert_eq!(clamped.notices, ["this site adds gemm_flops"]);
+    }
+
+    #[test]
+    fn off_holds_only_where_it_is_allowed() {
+        let mut policy = policy(&[GemmFlops]);
+        let request = Request { sanity: Ask::Off, ..Request::default() };
+        assert!(effective(&request, &policy).checks.is_empty());
+        policy.checks.users_may_switch_off = false;
+        let clamped = effective(&request, &policy);
+        assert_eq!(clamped.checks, [GemmFlops]);
+        assert_eq!(clamped.notices.len(), 1);
+    }
+
+    #[test]
+    fn actions_and_times_beyond_the_policy_are_clamped_with_a_notice() {
+        let mut policy = policy(&[]);
+        policy.actions.allowed = vec![FailAction::Retain];
+        policy.actions.fail_action = FailAction::Drain;
+        let mut request = asks(&[GemmFlops]);
+        let Ask::On(sanity) = &mut request.sanity else { panic!() };
+        sanity.fail_action = Some(FailAction::Requeue);
+        sanity.timeout_min = Some(u32::MAX);
+        let effective = effective(&request, &policy);
+        assert_eq!((effective.fail_action, effective.fail_action_source), (FailAction::Drain, Source::Site));
+        assert_eq!((effective.timeout_s, effective.timeout_source), (300, Source::Site));
+        assert_eq!(effective.notices.len(), 2, "{:?}", effective.notices);
+    }
+
+    #[test]
+    fn a_cap_below_the_default_time_is_no_news() {
+        let mut policy = policy(&[]);
+        policy.time.max_deadline_s = 90;
+        let effective = effective(&asks(&[GemmFlops]), &policy);
+        assert_eq!(effective.timeout_s, 90);
+        assert!(effective.notices.is_empty());
+    }
+
+    #[test]
+    fn checks_that_this_build_lacks_stay_and_are_named() {
+        let mut policy = policy(&[]);
+        for engine in [Engine::Host, Engine::Cuda] {
+            policy.engine = engine;
+            let all: Vec<CheckName> = crate::check::ALL.iter().map(|spec| spec.name).collect();
+            let effective = effective(&asks(&all), &policy);
+            assert_eq!(effective.checks, all);
+            let lacks = |name: &CheckName| !name.spec().engines.contains(&engine);
+            assert_eq!(effective.unbuilt, all.into_iter().filter(lacks).collect::<Vec<_>>());
+            let named = effective.notices.iter().any(|notice| notice.starts_with("not built yet"));
+            assert_eq!(named, !effective.unbuilt.is_empty());
+        }
+    }
+}

@@ -16,8 +16,9 @@ const MAX_PATH_CHARS: usize = 200;
 /// Longest word for which a near name is looked for; all known names are far shorter.
 const MAX_NEAR_BYTES: usize = 64;
 
-/// Least likeness (Jaro-Winkler, 0 to 1) at which a known name is suggested; below it suggestions are noise.
-const MIN_LIKENESS: f64 = 0.75;
+/// Least likeness (Jaro-Winkler, 0 to 1) at which a known name is suggested: it takes beginnings, such as `gemm`;
+/// below it suggestions are noise.
+const MIN_LIKENESS: f64 = 0.85;
 
 /// Where a mistake stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,11 +167,13 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         return None;
     }
     let word = word.to_lowercase();
+    let likeness = |name: &str| strsim::jaro_winkler(&word, name);
     known
         .into_iter()
-        .map(|name| (strsim::jaro_winkler(&word, name), name))
-        .filter(|(likeness, _)| *likeness >= MIN_LIKENESS)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|name| (strsim::osa_distance(&word, name), name))
+        // One slip in three letters is still a slip.
+        .filter(|(slips, name)| *slips <= name.len() / 3 || likeness(name) >= MIN_LIKENESS)
+        .min_by(|(a, x), (b, y)| a.cmp(b).then_with(|| likeness(y).total_cmp(&likeness(x))))
         .map(|(_, name)| name)
 }
 
@@ -210,6 +213,8 @@ mod tests {
         let known = ["gemm_flops", "all_reduce_1", "all_reduce_2"];
         assert_eq!(nearest("GEMM_flop", known), Some("gemm_flops"));
         assert_eq!(nearest("allreduce_2", known), Some("all_reduce_2"));
+        assert_eq!(nearest("all_reduce_3", ["all_reduce", "all_reduce_1"]), Some("all_reduce_1"));
+        assert_eq!(nearest("gemm", known), Some("gemm_flops"));
         assert_eq!(nearest("zzz", known), None);
         assert_eq!(nearest(&"gemm_flops".repeat(100), known), None);
     }
