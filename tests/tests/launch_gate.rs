@@ -145,3 +145,14 @@ fn the_epilog_removes_the_job_s_run_folder() {
     })
     .unwrap();
 }
+
+#[test]
+fn a_site_can_start_the_helpers_itself_and_wrong_arguments_are_named() {
+    let _machine = serial().unwrap();
+    let cluster = plugin::cluster_with("required", 1, "prolog=off helpr=/x").unwrap();
+    cluster.srun(["true"]).ok().unwrap();
+    let seen = cluster.exec("n1", ["sh", "-c", "ls /tmp/seen.* /run/aimaster"]).unwrap();
+    assert!(!seen.success() && seen.stdout.is_empty(), "the helper ran: {}", seen.stdout);
+    let log = std::fs::read_to_string(cluster.log_file("slurmd.n1.log")).unwrap();
+    assert!(log.contains("argument \"helpr=/x\" is unknown"), "{log}");
+}

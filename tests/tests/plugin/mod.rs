@@ -26,7 +26,7 @@ case $(cat /tmp/mode) in
 open) echo deadline_ms 2000; gate true "PASS 1 node in 1 s" ;;
 closed) echo deadline_ms 2000; gate false "FAIL gemm_flops n1 gpu3 412<620TFLOP/s" ;;
 slow) echo deadline_ms 14000; sleep 11; gate true slow ;;
-crash) kill -SEGV $$ ;;
+crash) ulimit -c 0; kill -SEGV $$ ;;
 mute) exec sleep 600 ;;
 hang) trap '' TERM; echo deadline_ms 1000; while :; do sleep 1; done ;;
 link) gate false linked; mv "$folder/gate.json" /tmp/linked; ln -s /tmp/linked "$folder/gate.json" ;;
@@ -51,6 +51,11 @@ pub fn build() -> Result<()> {
 
 /// A cluster whose plugstack line starts with `how`: `optional` or `required`.
 pub fn cluster(how: &str, nodes: usize) -> Result<Cluster> {
+    cluster_with(how, nodes, &format!("helpers={NODE_DIR}"))
+}
+
+/// The same, with other arguments of the plugin.
+pub fn cluster_with(how: &str, nodes: usize, arguments: &str) -> Result<Cluster> {
     build()?;
     let target = target_dir()?;
     let folder = tempfile::tempdir()?;
@@ -61,7 +66,7 @@ pub fn cluster(how: &str, nodes: usize) -> Result<Cluster> {
     let cluster = Cluster::builder()
         .nodes(nodes)
         .policy(POLICY)
-        .plugstack(&format!("{how} {NODE_PLUGIN} helpers={NODE_DIR}"))
+        .plugstack(&format!("{how} {NODE_PLUGIN} {arguments}"))
         .install(install)
         .boot()?;
     for node in cluster.nodes() {
