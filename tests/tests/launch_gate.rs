@@ -46,6 +46,12 @@ fn a_closed_gate_ends_every_task_with_the_verdict() {
     // Once a node, whatever the number of tasks.
     assert_eq!(output.stderr.matches(CLOSED).count(), 2, "{}", output.stderr);
 
+    // A user's word about the node, the cluster or the request leads nowhere else.
+    let lies = cluster.srun([FLAG, "echo", "task ran"]).env("SLURMD_NODENAME", "n9");
+    let lies = lies.env("SLURM_CLUSTER_NAME", "other").env("SLURM_RESTART_COUNT", "7");
+    let output = lies.run().unwrap();
+    assert!(output.code() == 1 && output.stderr.contains(CLOSED), "{}", output.stderr);
+
     let job = cluster.submit("echo task ran; srun echo step ran", [FLAG]).unwrap();
     let record = cluster.wait_end(job, WAIT).unwrap();
     assert_eq!((record.state(), record.get("ExitCode")), ("FAILED", "1:0"));
