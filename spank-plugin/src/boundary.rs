@@ -67,3 +67,72 @@ pub fn error(line: &str) {
 pub fn info(line: &str) {
     spank_log(LogLevel::Info, &format!("aimaster: {line}"));
 }
+
+/// Slurm's side of the functions that the unit tests reach; a test program is not loaded by Slurm.
+#[cfg(test)]
+mod host {
+    use std::ffi::{c_char, c_int};
+    use std::sync::Mutex;
+
+    use slurm_spank::spank_sys::{spank_err_t, spank_option, spank_t};
+
+    /// Name and `has_arg` of each option that was registered.
+    pub static REGISTERED: Mutex<Vec<(String, c_int)>> = Mutex::new(Vec::new());
+
+    macro_rules! silent {
+        ($($name:ident)*) => {
+            $(#[unsafe(no_mangle)] extern "C" fn $name(_: *const c_char, _: *const c_char) {})*
+        };
+    }
+    silent!(slurm_error slurm_info slurm_verbose slurm_debug slurm_debug2 slurm_debug3);
+
+    #[unsafe(no_mangle)]
+    extern "C" fn spank_option_register(_: spank_t, option: *mut spank_option) -> spank_err_t {
+        // SAFETY: called by the code under test with an option of its own.
+        let (name, has_arg) = unsafe { (super::text((*option).name), (*option).has_arg) };
+        REGISTERED.lock().unwrap().push((name.unwrap(), has_arg));
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct PanicsWhenDropped;
+
+    impl Drop for PanicsWhenDropped {
+        fn drop(&mut self) {
+            panic!("again");
+        }
+    }
+
+    #[test]
+    fn no_panic_gets_through_and_the_next_hook_works() {
+        assert_eq!(guarded("hook", FAILURE, || panic!("text")), FAILURE);
+        assert_eq!(guarded("hook", SUCCESS, || std::panic::panic_any(PanicsWhenDropped)), SUCCESS);
+        assert_eq!(guarded("hook", FAILURE, || 7), 7);
+    }
+
+    #[test]
+    fn an_option_may_be_bare_only_where_that_means_something() {
+        assert_eq!(crate::options::register(std::ptr::null_mut()), SUCCESS);
+        let registered = host::REGISTERED.lock().unwrap();
+        let bare: Vec<&str> =
+            registered.iter().filter(|(_, has_arg)| *has_arg == 2).map(|(name, _)| name.as_str()).collect();
+        assert_eq!(bare, ["sanity-check", "runtime-check"]);
+        assert!(
+            registered.len() == crate::options::COUNT && registered.iter().all(|(_, has_arg)| *has_arg > 0)
+        );
+    }
+
+    #[test]
+    fn texts_of_c_are_taken_as_they_are() {
+        // SAFETY: null, and strings that end with NUL.
+        unsafe {
+            assert_eq!(text(std::ptr::null()), None);
+            assert_eq!(text(c"a".as_ptr()).as_deref(), Some("a"));
+            assert_eq!(text(c"\xff".as_ptr()).as_deref(), Some("\u{fffd}"));
+        }
+    }
+}

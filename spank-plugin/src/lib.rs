@@ -11,9 +11,9 @@
 
 mod arguments;
 mod boundary;
-pub mod files;
-pub mod gate_file;
-pub mod helper;
+mod files;
+mod gate_file;
+mod helper;
 mod job_script;
 mod options;
 mod policy;
