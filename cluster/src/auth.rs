@@ -140,7 +140,8 @@ impl SiteKey {
 
     fn open(&self, credential: &str) -> Result<Zeroizing<Vec<u8>>, AuthError> {
         let sealed = unhex(credential).ok_or(AuthError::Forged)?;
-        let split = sealed.len().checked_sub(MAC_BYTES).filter(|at| *at >= NONCE_BYTES).ok_or(AuthError::Forged)?;
+        let split =
+            sealed.len().checked_sub(MAC_BYTES).filter(|at| *at >= NONCE_BYTES).ok_or(AuthError::Forged)?;
         let (text, mac) = sealed.split_at(split);
         let mac: [u8; MAC_BYTES] = mac.try_into().map_err(|_| AuthError::Forged)?;
         // Comparison of two hashes takes the same time wherever they differ.

@@ -197,7 +197,8 @@ async fn sweep(
             Ok(Err(error)) => because = format!("{at}: {error}"),
             Ok(Ok(stream)) => {
                 let late = Err(HandshakeError::Late { what: "welcome" });
-                match timeout(HANDSHAKE, introduce(stream, target.node, id, CHALLENGE)).await.unwrap_or(late) {
+                match timeout(HANDSHAKE, introduce(stream, target.node, id, CHALLENGE)).await.unwrap_or(late)
+                {
                     Ok(established) => return Ok(established),
                     Err(error) => {
                         because = format!("{at}: {}", crate::chain(&error));

@@ -224,8 +224,7 @@ impl Claim {
     }
 
     async fn seal(&self, auth: &Authenticator) -> Result<String, HandshakeError> {
-        let bytes =
-            serde_json::to_vec(self).map_err(|_| HandshakeError::Unreadable { what: "own claim" })?;
+        let bytes = serde_json::to_vec(self).map_err(|_| HandshakeError::Unreadable { what: "own claim" })?;
         Ok(auth.seal(Zeroizing::new(bytes)).await?)
     }
 }
@@ -250,16 +249,17 @@ fn parse<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, Han
     serde_json::from_slice(bytes).map_err(|_| HandshakeError::Unreadable { what })
 }
 
-async fn say<T: Serialize>(
-    writer: &mut FrameWriter<OwnedWriteHalf>,
-    what: &T,
-) -> Result<(), HandshakeError> {
+async fn say<T: Serialize>(writer: &mut FrameWriter<OwnedWriteHalf>, what: &T) -> Result<(), HandshakeError> {
     let body = serde_json::to_vec(what).map_err(|_| HandshakeError::Unreadable { what: "own words" })?;
     Ok(writer.send(&body).await?)
 }
 
 /// The listener's side. The caller bounds its time.
-pub(crate) async fn answer(stream: TcpStream, seen: IpAddr, id: &Identity) -> Result<Established, HandshakeError> {
+pub(crate) async fn answer(
+    stream: TcpStream,
+    seen: IpAddr,
+    id: &Identity,
+) -> Result<Established, HandshakeError> {
     let _ = stream.set_nodelay(true); // only a matter of speed
     let (read, write) = stream.into_split();
     let (mut reader, mut writer) = (FrameReader::greeting(read), FrameWriter::greeting(write));

@@ -6,16 +6,17 @@
 #![deny(unsafe_code)]
 
 pub mod auth;
-pub mod log;
-#[allow(unsafe_code)]
-pub mod munge;
-pub mod wire;
 mod dial;
 mod handshake;
+pub mod log;
 mod mesh;
 mod message;
+#[allow(unsafe_code)]
+pub mod munge;
 pub mod rendezvous;
 pub mod session;
+pub mod slurm;
+pub mod wire;
 
 pub use handshake::Counters;
 

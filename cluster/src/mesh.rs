@@ -109,7 +109,13 @@ impl Mesh {
             return None;
         }
         let (out, queue) = mpsc::channel::<Bytes>(SEND_QUEUE);
-        let reader = tokio::spawn(read(reader, peer, Arc::clone(&self.id), self.inbox_in.clone(), Arc::clone(&ending)));
+        let reader = tokio::spawn(read(
+            reader,
+            peer,
+            Arc::clone(&self.id),
+            self.inbox_in.clone(),
+            Arc::clone(&ending),
+        ));
         let writer = tokio::spawn(write(writer, queue, Arc::clone(&ending)));
         if let Some(key) = data_key {
             self.keys.insert(peer, key);

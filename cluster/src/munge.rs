@@ -169,7 +169,8 @@ impl Munge {
     /// munged can't be reached, or refuses; with its own words.
     pub fn encode(&self, payload: &[u8], reader: u32) -> Result<String, MungeError> {
         let failed = |text| MungeError::Encode { socket: self.socket.clone(), text };
-        let length = c_int::try_from(payload.len()).map_err(|_| failed("the payload is too long".to_owned()))?;
+        let length =
+            c_int::try_from(payload.len()).map_err(|_| failed("the payload is too long".to_owned()))?;
         let context = self.context()?;
         // SAFETY: the context is alive; the option takes an int by value, as given.
         let code = unsafe { (self.functions.set)(context.raw, OPT_CIPHER_TYPE, CIPHER_AES128) };
@@ -179,8 +180,9 @@ impl Munge {
         context.accepted("uid restriction", code)?;
         let mut credential: *mut c_char = std::ptr::null_mut();
         // SAFETY: the buffer is valid for `length` bytes, the out pointer for the call's duration.
-        let code =
-            unsafe { (self.functions.encode)(&raw mut credential, context.raw, payload.as_ptr().cast(), length) };
+        let code = unsafe {
+            (self.functions.encode)(&raw mut credential, context.raw, payload.as_ptr().cast(), length)
+        };
         let text = if credential.is_null() {
             None
         } else {

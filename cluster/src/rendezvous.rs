@@ -370,7 +370,8 @@ impl Meeting {
         let roster = self.roster();
         if let Ok(body) = crate::message::encode(&Message::Roster(WireRoster::new(&roster)), &[]) {
             // A node that can't take it is lost in the first exchange.
-            let posted = self.joined.keys().map(|node| self.mesh.post(*node, &body)).filter(|done| !done).count();
+            let posted =
+                self.joined.keys().map(|node| self.mesh.post(*node, &body)).filter(|done| !done).count();
             if posted > 0 {
                 self.id.log.line(&format!("{posted} nodes did not take the roster"));
             }
@@ -394,7 +395,9 @@ impl Meeting {
         let mut votes = 1;
         while !open.is_empty() {
             match self.mesh.next(until).await {
-                Some(Incoming::Message { from, message: Message::Accepted, .. }) if open.remove(&from) => votes += 1,
+                Some(Incoming::Message { from, message: Message::Accepted, .. }) if open.remove(&from) => {
+                    votes += 1
+                }
                 Some(Incoming::Message { from, message: Message::Follows { .. }, .. }) => {
                     open.remove(&from);
                 }

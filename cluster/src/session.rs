@@ -159,7 +159,8 @@ impl Session {
         deadline: Instant,
     ) -> Result<BTreeMap<NodeId, Exchanged<T>>, SessionError> {
         self.step += 1;
-        let unreadable = |what, error: serde_json::Error| SessionError::Unreadable { what, because: error.to_string() };
+        let unreadable =
+            |what, error: serde_json::Error| SessionError::Unreadable { what, because: error.to_string() };
         let own = serde_json::to_vec(mine).map_err(|error| unreadable("this node's answer", error))?;
         let map = if self.is_leader() {
             let mut answers: Answers<T> = Vec::new();
@@ -195,7 +196,12 @@ impl Session {
     }
 
     /// The leader's side: one result for each node that joined.
-    async fn gather(&mut self, tag: u32, own: Bytes, deadline: Instant) -> BTreeMap<NodeId, Result<Bytes, String>> {
+    async fn gather(
+        &mut self,
+        tag: u32,
+        own: Bytes,
+        deadline: Instant,
+    ) -> BTreeMap<NodeId, Result<Bytes, String>> {
         let mut found: BTreeMap<NodeId, Result<Bytes, String>> = BTreeMap::new();
         let mut open = BTreeSet::new();
         for (node, entry) in (0..).zip(&self.roster.nodes) {
@@ -209,16 +215,19 @@ impl Session {
         }
         // Whoever went away between exchanges is noticed here, before anything is awaited; what it had sent
         // before is still in the inbox and counts.
-        let mut gone: BTreeSet<NodeId> = open.iter().copied().filter(|node| !self.mesh.alive(*node)).collect();
+        let mut gone: BTreeSet<NodeId> =
+            open.iter().copied().filter(|node| !self.mesh.alive(*node)).collect();
         while !open.is_empty() {
-            let until = if gone.is_superset(&open) { deadline.min(Instant::now() + LAST_LOOK) } else { deadline };
+            let until =
+                if gone.is_superset(&open) { deadline.min(Instant::now() + LAST_LOOK) } else { deadline };
             match self.mesh.next(until).await {
                 Some(Incoming::Message { from, message: Message::Answer { step, tag: theirs }, payload })
                     if step >= self.step && open.contains(&from) =>
                 {
                     open.remove(&from);
                     let fits = step == self.step && theirs == tag;
-                    let because = || format!("it is at step {step} ({theirs}), the leader at {} ({tag})", self.step);
+                    let because =
+                        || format!("it is at step {step} ({theirs}), the leader at {} ({tag})", self.step);
                     found.insert(from, if fits { Ok(payload) } else { Err(because()) });
                 }
                 Some(Incoming::Closed { from }) if !self.mesh.alive(from) => {

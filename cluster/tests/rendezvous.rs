@@ -136,7 +136,10 @@ async fn nodes_join_exchange_and_conclude() {
 #[tokio::test]
 async fn a_single_node_meets_itself() {
     let mut session = meet(Job::new(1, 1).config(0), facts()).await.unwrap();
-    assert_eq!(session.exchange(1, &5, soon(100)).await.unwrap(), BTreeMap::from([(0, Exchanged::Answer(5))]));
+    assert_eq!(
+        session.exchange(1, &5, soon(100)).await.unwrap(),
+        BTreeMap::from([(0, Exchanged::Answer(5))])
+    );
     assert_eq!(session.conclude(Some(&1), soon(100)).await.unwrap(), 1);
 }
 
@@ -407,7 +410,9 @@ async fn an_answer_of_another_type_loses_its_node_only() {
     let mut odd = sessions.remove(2);
     let odd = tokio::spawn(async move { odd.exchange(1, &"words".to_owned(), soon(2000)).await.map(|_| ()) });
     for (_, map) in exchange_all(sessions, 1, 2000).await {
-        assert!(matches!(&map.unwrap()[&2], Exchanged::Lost { because } if because.contains("can't be read")));
+        assert!(
+            matches!(&map.unwrap()[&2], Exchanged::Lost { because } if because.contains("can't be read"))
+        );
     }
     assert!(matches!(odd.await.unwrap(), Err(SessionError::Unreadable { .. })));
 }
@@ -442,7 +447,10 @@ async fn other_versions_and_requests_are_marked_with_both() {
     let odd = meet(job.config(2), other).await.unwrap();
     let entry = &odd.roster().nodes[2];
     let because = entry.absent_because.as_ref().unwrap();
-    assert!(entry.joined.is_some() && because.contains("version 2") && because.contains("runs 1"), "{because}");
+    assert!(
+        entry.joined.is_some() && because.contains("version 2") && because.contains("runs 1"),
+        "{because}"
+    );
     leader.await.unwrap().unwrap();
     deputy.await.unwrap().unwrap();
 }

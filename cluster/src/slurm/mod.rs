@@ -1,0 +1,7 @@
+//! Slurm as a job's prolog meets it: its environment, its configuration, its command. No libslurm.
+
+pub mod apply;
+pub mod comment;
+pub mod environment;
+pub mod scontrol;
+pub mod show;
