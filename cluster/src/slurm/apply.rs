@@ -13,6 +13,9 @@ use crate::slurm::scontrol::{Scontrol, ScontrolError};
 pub const MAX_CALLS: u32 = 12;
 /// Rest before the controller is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// States that nothing follows: a job in one of them was not requeued.
+const ENDED: [&str; 8] =
+    ["CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL"];
 /// States in which a job's prologs run.
 const STARTING: [&str; 2] = ["CONFIGURING", "RUNNING"];
 
@@ -109,8 +112,16 @@ pub async fn apply(scontrol: &Scontrol, run: &ThisRun, steps: &[Step], deadline:
         at += group.len();
     }
     if applied.outcomes.iter().any(|outcome| outcome.result.is_ok()) && work.may_call().is_ok() {
-        work.calls += 1;
+        let before = scontrol.calls();
         applied.after = scontrol.show_job(run.job_id, deadline).await.ok();
+        work.calls += scontrol.calls().saturating_sub(before);
+    }
+    if let Some(job) = applied.after.as_ref().filter(|job| ENDED.contains(&job.state.as_str())) {
+        let requeues =
+            |one: &&mut StepOutcome| matches!(one.step, Step::Requeue { .. }) && one.result.is_ok();
+        for one in applied.outcomes.iter_mut().filter(requeues) {
+            one.result = Err(format!("Slurm did not requeue it: it is {}", job.state));
+        }
     }
     applied.controller_lost = work.controller_lost;
     applied.calls = work.calls;
@@ -170,20 +181,23 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes a call, again while the controller is not reached, until the deadline. `again` is asked before each
-    /// further try whether it still makes sense.
+    /// Makes a call, again while the controller is not reached, until the deadline. Tries that don't reach it
+    /// cost it nothing and are not counted.
     async fn call<T>(&mut self, make: impl AsyncFn() -> Result<T, ScontrolError>) -> Result<T, String> {
         self.may_call()?;
         loop {
-            let error = match make().await {
+            let before = self.scontrol.calls();
+            let result = make().await;
+            let made = self.scontrol.calls().saturating_sub(before);
+            let error = match result {
                 Ok(value) => {
-                    self.calls += 1;
+                    self.calls += made;
                     return Ok(value);
                 }
                 Err(error) => error,
             };
             if !error.is_unreachable() {
-                self.calls += 1;
+                self.calls += made;
                 return Err(crate::chain(&error));
             }
             if Instant::now() + RETRY_PAUSE >= self.deadline {

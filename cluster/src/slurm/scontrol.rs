@@ -125,13 +125,15 @@ impl Scontrol {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// `scontrol show job`: of several records the one with this id.
+    /// `scontrol show job`: the record of this id, asked for alone where Slurm shows others with it.
     ///
     /// # Errors
     /// See [`ScontrolError`].
     pub async fn show_job(&self, id: u32, deadline: Instant) -> Result<JobView, ScontrolError> {
-        let id_text = id.to_string();
-        let (command, said) = self.scontrol(&["show", "job", &id_text], deadline).await?;
+        let (mut command, mut said) = self.scontrol(&["show", "job", &id.to_string()], deadline).await?;
+        if let Some(alone) = show::selector(&said, id) {
+            (command, said) = self.scontrol(&["show", "job", &alone], deadline).await?;
+        }
         show::job(&said, id).map_err(|source| ScontrolError::Output { command, source })
     }
 
@@ -196,6 +198,9 @@ impl Scontrol {
     /// # Errors
     /// See [`ScontrolError`].
     pub async fn notify(&self, id: u32, line: &str, deadline: Instant) -> Result<(), ScontrolError> {
+        if line.starts_with('-') {
+            return Err(refused("message", line, "it begins with a dash, like an option"));
+        }
         self.scontrol(&["notify", &id.to_string(), text("message", line)?], deadline).await.map(drop)
     }
 
@@ -294,8 +299,8 @@ fn text<'a>(what: &'static str, text: &'a str) -> Result<&'a str, ScontrolError>
     if text.len() > MAX_TEXT {
         return Err(refused(what, text, "it is longer than 8192 bytes"));
     }
-    if text.chars().any(char::is_control) || text.starts_with('-') {
-        return Err(refused(what, text, "it holds control characters or begins with a dash"));
+    if text.chars().any(char::is_control) {
+        return Err(refused(what, text, "it holds control characters"));
     }
     Ok(text)
 }

@@ -1,9 +1,9 @@
 //! Reads what `scontrol show job` and `scontrol show node` print. Nothing is run here.
 //!
 //! A job's name, comment and paths are its user's: they may hold spaces, `=` and line breaks, and so imitate any
-//! line of the output. What the user writes can add lines, but can't remove Slurm's own. So a field counts only
-//! if its line is there exactly once, and the job only if exactly one record begins with its id; otherwise the
-//! output is ambiguous and nothing is believed.
+//! line of the output, even a whole record. What the user writes can add lines, but can't remove Slurm's own. So a
+//! job is believed only if the output holds one record and each field's line is there once; where Slurm shows
+//! several records (an array, a heterogeneous job), [`selector`] says how to ask for one of them.
 
 use std::collections::BTreeSet;
 
@@ -72,8 +72,8 @@ impl<'a> Record<'a> {
             return Err(ShowError::Ambiguous { of: of.to_owned(), field: "first line" });
         }
         let kind = start.split_inclusive('=').next().unwrap_or(start);
-        let rest = text.split('\n').skip(at + 1);
-        let lines = rest.take_while(|line| !line.is_empty() && !line.starts_with(kind)).collect();
+        // Not only up to the next empty line: a name may hold one, and Slurm's own lines would follow it.
+        let lines = text.split('\n').skip(at + 1).take_while(|line| !line.starts_with(kind)).collect();
         Ok(Self { of: of.to_owned(), head, lines })
     }
 
@@ -124,12 +124,31 @@ fn first(line: &str) -> &str {
     line.split_whitespace().next().unwrap_or("")
 }
 
-/// The job `id` in the output of `scontrol show job`.
+/// How to ask for the job alone, where the output shows others as well: `ARRAY_TASK` or `HET+OFFSET`.
+#[must_use]
+pub fn selector(text: &str, id: u32) -> Option<String> {
+    if text.split('\n').filter(|line| line.starts_with("JobId=")).count() < 2 {
+        return None;
+    }
+    let record = Record::find(text, &format!("JobId={id}"), "").ok()?;
+    let head = record.head.split(" JobName=").next().unwrap_or("");
+    let number = |field: &str| word(head, field)?.parse::<u32>().ok();
+    match (number("ArrayJobId"), number("ArrayTaskId"), number("HetJobId"), number("HetJobOffset")) {
+        (Some(array), Some(task), ..) => Some(format!("{array}_{task}")),
+        (_, _, Some(het), Some(offset)) => Some(format!("{het}+{offset}")),
+        _ => None,
+    }
+}
+
+/// The job `id` in the output of `scontrol show job`, which has to be about this job alone.
 ///
 /// # Errors
 /// It is not there, or the output can't be believed.
 pub fn job(text: &str, id: u32) -> Result<JobView, ShowError> {
     let record = Record::find(text, &format!("JobId={id}"), &format!("job {id}"))?;
+    if text.split('\n').filter(|line| line.starts_with("JobId=")).count() > 1 {
+        return Err(ShowError::Ambiguous { of: record.of, field: "JobId" });
+    }
     // What stands before the name is Slurm's.
     let head = record.head.split(" JobName=").next().unwrap_or("");
     let optional = |field: &'static str| match word(head, field) {
