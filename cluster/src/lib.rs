@@ -15,6 +15,10 @@ mod message;
 pub mod munge;
 pub mod rendezvous;
 pub mod session;
+<<<<<<< HEAD
+=======
+pub mod slurm;
+>>>>>>> wt-cluster
 pub mod wire;
 
 pub use handshake::Counters;
