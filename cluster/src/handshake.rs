@@ -110,10 +110,11 @@ impl Identity {
         self.nodes.get(node as usize).map_or("-", String::as_str)
     }
 
-    /// Remembers why a node was not reached, and says whether that is news.
-    pub(crate) fn not_reached(&self, node: NodeId, because: &str) -> bool {
-        let Ok(mut unreached) = self.unreached.lock() else { return false };
-        unreached.insert(node, because.to_owned()).as_deref() != Some(because)
+    /// Remembers why a node was not reached.
+    pub(crate) fn not_reached(&self, node: NodeId, because: &str) {
+        if let Ok(mut unreached) = self.unreached.lock() {
+            unreached.insert(node, because.to_owned());
+        }
     }
 
     pub(crate) fn why_not_reached(&self, node: NodeId) -> Option<String> {

@@ -15,10 +15,7 @@ mod message;
 pub mod munge;
 pub mod rendezvous;
 pub mod session;
-<<<<<<< HEAD
-=======
 pub mod slurm;
->>>>>>> wt-cluster
 pub mod wire;
 
 pub use handshake::Counters;

@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 
 use crate::handshake::{Established, Hello, Identity};
 use crate::message::{Message, decode, encode};
+use crate::wire::WireError;
 
 /// Messages that wait for one peer to read. Steps alternate, so a peer that lags further doesn't read at all.
 const SEND_QUEUE: usize = 64;
@@ -217,7 +218,13 @@ async fn read(
     let because = loop {
         let body = match reader.next().await {
             Ok(body) => body,
-            Err(error) => break crate::chain(&error),
+            // A node that left in good order; what it means is for whoever still expects something of it.
+            Err(error @ WireError::Closed) => break error.to_string(),
+            Err(error) => {
+                let because = crate::chain(&error);
+                id.log.line(&format!("connection with {}: {because}", id.name(from)));
+                break because;
+            }
         };
         match decode(body) {
             Ok((message, payload)) => {
@@ -225,10 +232,12 @@ async fn read(
                     break "this node has ended".to_owned();
                 }
             }
-            Err(error) => break error.to_string(),
+            Err(error) => {
+                id.log.line(&format!("connection with {}: {error}", id.name(from)));
+                break error.to_string();
+            }
         }
     };
-    id.log.line(&format!("connection with {}: {because}", id.name(from)));
     end(&ending, &because);
     // Fails only if nobody listens any more.
     let _ = inbox.send(Incoming::Closed { from }).await;

@@ -274,7 +274,7 @@ impl Session {
         }
         self.mesh.send(self.leader, &Message::Answer { step: self.step, tag }, own);
         loop {
-            match self.from_leader(deadline).await? {
+            match self.hear_leader(deadline).await? {
                 (Message::Answers { step, tag: theirs }, payload) if step == self.step && theirs == tag => {
                     return Ok(payload);
                 }
@@ -291,7 +291,7 @@ impl Session {
     }
 
     /// The leader's next message. What it sent before its connection ended still counts.
-    async fn from_leader(&mut self, deadline: Instant) -> Result<(Message, Bytes), SessionError> {
+    async fn hear_leader(&mut self, deadline: Instant) -> Result<(Message, Bytes), SessionError> {
         let lost = |session: &Self, because: String| SessionError::LeaderLost {
             leader: session.id.name(session.leader).to_owned(),
             because,
@@ -359,7 +359,7 @@ impl Session {
                 if let Some(bytes) = self.conclusion.take() {
                     break bytes;
                 }
-                if let (Message::Conclusion, payload) = self.from_leader(deadline).await? {
+                if let (Message::Conclusion, payload) = self.hear_leader(deadline).await? {
                     self.conclusion = Some(payload);
                 }
             }

@@ -87,7 +87,7 @@ pub fn decide(case: Case<'_>) -> Decision {
     let requeues = requeues + u32::from(matches!(job, JobAction::Requeue { .. }));
     let passed = matches!(case.verdict.outcome, Outcome::Pass | Outcome::Skip);
     let part =
-        admin_comment::part(case.check_number, case.verdict.outcome, requeues, &drained_names(&drains));
+        admin_comment::new_part(case.check_number, case.verdict.outcome, requeues, &drained_names(&drains));
     Decision { job, drains, comment: (!passed).then_some(part), notes }
 }
 

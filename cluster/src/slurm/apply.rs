@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use diag::admin_comment::{is_part, with_part};
 use diag::job::JobView;
 use tokio::time::{Instant, sleep};
 
-use crate::slurm::comment::{is_part, with_part};
 use crate::slurm::scontrol::{Scontrol, ScontrolError};
 
 /// Calls for one job that reach the controller; every job of a site may come by at the same time.

@@ -2,7 +2,6 @@
 
 pub mod address;
 pub mod apply;
-pub mod comment;
 pub mod config;
 pub mod environment;
 pub mod scontrol;

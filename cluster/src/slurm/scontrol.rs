@@ -193,7 +193,7 @@ impl Scontrol {
         self.scontrol(&arguments, deadline).await.map(drop)
     }
 
-    /// Shows a line to the user of a waiting srun or salloc.
+    /// Shows lines to the user of a waiting srun or salloc.
     ///
     /// # Errors
     /// See [`ScontrolError`].
