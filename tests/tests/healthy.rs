@@ -73,7 +73,7 @@ fn four_nodes_pass_and_the_program_starts_after_the_verdict() {
     }
     // Live lines, a line a phase and the verdict.
     for words in ["DeviceCheck: PASS", "SingleNodeCommCheck: PASS", "TwoNodeCommCheck: PASS", "PASS after"] {
-        assert!(srun.stderr.contains(words), "{words}: {}", srun.stderr);
+        assert!(srun.stderr.contains(words), "{words}: {}\n{report:#}", srun.stderr);
     }
     assert!(srun.stderr.lines().all(|line| !line.contains("ERROR")), "{}", srun.stderr);
 

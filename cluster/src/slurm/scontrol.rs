@@ -197,11 +197,14 @@ impl Scontrol {
     ///
     /// # Errors
     /// See [`ScontrolError`].
-    pub async fn notify(&self, id: u32, line: &str, deadline: Instant) -> Result<(), ScontrolError> {
-        if line.starts_with('-') {
-            return Err(refused("message", line, "it begins with a dash, like an option"));
+    pub async fn notify(&self, id: u32, lines: &str, deadline: Instant) -> Result<(), ScontrolError> {
+        if lines.starts_with('-') {
+            return Err(refused("message", lines, "it begins with a dash, like an option"));
         }
-        self.scontrol(&["notify", &id.to_string(), text("message", line)?], deadline).await.map(drop)
+        for line in lines.lines() {
+            text("message", line)?;
+        }
+        self.scontrol(&["notify", &id.to_string(), lines], deadline).await.map(drop)
     }
 
     /// Ends a job.
