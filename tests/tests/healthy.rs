@@ -97,7 +97,7 @@ fn four_nodes_pass_and_the_program_starts_after_the_verdict() {
             .processes(node)
             .unwrap()
             .into_iter()
-            .filter(|process| process.cmdline.contains("aimaster-"))
+            .filter(|process| process.comm.starts_with("aimaster"))
             .collect();
         assert!(left.is_empty(), "{node}: {left:?}");
     }
