@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use aimaster_tests::{Cluster, JobId, product, serial};
+use aimaster_tests::{Cluster, JobId, product, serial, wait};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -93,12 +93,10 @@ fn four_nodes_pass_and_the_program_starts_after_the_verdict() {
     assert!(cluster.drained().unwrap().is_empty());
 
     for node in nodes {
-        let left: Vec<_> = cluster
-            .processes(node)
-            .unwrap()
-            .into_iter()
-            .filter(|process| process.comm.starts_with("aimaster"))
-            .collect();
-        assert!(left.is_empty(), "{node}: {left:?}");
+        wait::until(SOON, format!("{node}: every helper is gone"), || {
+            let left = cluster.processes(node)?;
+            Ok((!left.iter().any(|process| process.comm.starts_with("aimaster"))).then_some(()))
+        })
+        .unwrap();
     }
 }
