@@ -57,6 +57,18 @@ pub(crate) fn listen(ports: &[u16]) -> io::Result<TcpListener> {
     Err(last)
 }
 
+/// Lets this process hold two connections for each node: a daemon's usual soft limit is 1024.
+pub(crate) fn raise_file_limit(nodes: usize) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    let needed = SPARE_PENDING as u64 + 64 + 4 * nodes as u64;
+    if limit.current.is_some_and(|current| current < needed) {
+        limit.current = Some(limit.maximum.map_or(needed, |most| most.min(needed)));
+        // Without it the nodes past the limit are absent, and the acceptor says why.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
 fn bind(port: u16) -> io::Result<TcpListener> {
     let on = |socket: TcpSocket, ip: IpAddr| {
         socket.set_reuseaddr(true)?; // connections of an earlier job may still be fading

@@ -7,6 +7,7 @@
 
 pub mod auth;
 mod dial;
+mod gather;
 mod handshake;
 pub mod log;
 mod mesh;

@@ -147,3 +147,55 @@ impl WireRoster {
         Ok(Roster { nodes, leader: sender })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn roster() -> Roster {
+        let facts = |version: &str| NodeFacts {
+            version: version.into(),
+            request_digest: "d".into(),
+            engine: Engine::Host,
+            address: None,
+            rank_ports: vec![1, 2],
+            unable: Some("no".into()),
+        };
+        let joined =
+            |version| Some(Joined { facts: facts(version), seen_address: IpAddr::from([10, 0, 0, 1]) });
+        let entry =
+            |name: &str, joined, absent_because| RosterEntry { name: name.into(), joined, absent_because };
+        Roster {
+            nodes: vec![
+                entry("a", joined("1"), None),
+                entry("b", None, Some("late".into())),
+                entry("c", joined("2"), Some("version".into())),
+                entry("d", joined("1"), None),
+            ],
+            leader: 0,
+        }
+    }
+
+    #[test]
+    fn a_roster_arrives_as_it_was() {
+        let names = ["a", "b", "c", "d"].map(str::to_owned);
+        let wire = WireRoster::new(&roster());
+        assert_eq!(wire.kinds.len(), 2);
+        let sent = encode(&Message::Roster(wire), b"x").unwrap();
+        let (Message::Roster(wire), payload) = decode(sent).unwrap() else { panic!("not a roster") };
+        assert_eq!(&payload[..], b"x");
+        assert_eq!(wire.clone().open(&names, 0).unwrap(), roster());
+        assert!(wire.clone().open(&names[1..], 0).is_err() && wire.clone().open(&names, 1).is_err());
+        let mut odd = wire;
+        odd.kinds.pop();
+        assert!(odd.open(&names, 0).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_body_is_read_or_refused(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode(body.into());
+        }
+    }
+}

@@ -97,7 +97,7 @@ type Create = unsafe extern "C" fn() -> Context;
 type Destroy = unsafe extern "C" fn(Context);
 type Strerror = unsafe extern "C" fn(Context) -> *const c_char;
 type CodeText = unsafe extern "C" fn(c_int) -> *const c_char;
-type Option_ = unsafe extern "C" fn(Context, c_int, ...) -> c_int;
+type VariadicOption = unsafe extern "C" fn(Context, c_int, ...) -> c_int;
 type Encode = unsafe extern "C" fn(*mut *mut c_char, Context, *const c_void, c_int) -> c_int;
 type Decode =
     unsafe extern "C" fn(*const c_char, Context, *mut *mut c_void, *mut c_int, *mut u32, *mut u32) -> c_int;
@@ -112,8 +112,8 @@ struct Functions {
     destroy: Destroy,
     context_text: Strerror,
     code_text: CodeText,
-    set: Option_,
-    get: Option_,
+    set: VariadicOption,
+    get: VariadicOption,
     encode: Encode,
     decode: Decode,
     /// Keeps the code mapped for as long as the pointers above are.
@@ -153,8 +153,8 @@ impl Munge {
                 destroy: *loaded.get::<Destroy>(c"munge_ctx_destroy").map_err(failed)?,
                 context_text: *loaded.get::<Strerror>(c"munge_ctx_strerror").map_err(failed)?,
                 code_text: *loaded.get::<CodeText>(c"munge_strerror").map_err(failed)?,
-                set: *loaded.get::<Option_>(c"munge_ctx_set").map_err(failed)?,
-                get: *loaded.get::<Option_>(c"munge_ctx_get").map_err(failed)?,
+                set: *loaded.get::<VariadicOption>(c"munge_ctx_set").map_err(failed)?,
+                get: *loaded.get::<VariadicOption>(c"munge_ctx_get").map_err(failed)?,
                 encode: *loaded.get::<Encode>(c"munge_encode").map_err(failed)?,
                 decode: *loaded.get::<Decode>(c"munge_decode").map_err(failed)?,
                 _library: loaded,

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use crate::auth::{AuthError, Authenticator, random};
-use crate::dial::{Target, accept, dial, listen, port_order};
+use crate::dial::{Target, accept, dial, listen, port_order, raise_file_limit};
 use crate::handshake::{Established, Identity, Tally};
 use crate::log::LogSink;
 use crate::mesh::{Incoming, Mesh};
@@ -144,6 +144,7 @@ pub async fn meet(config: MeetConfig, facts: NodeFacts) -> Result<Session, MeetE
     let mut mesh = Mesh::new(Arc::clone(&id));
     let give_up = Instant::now() + join_window + PEER_SLACK;
     if me <= 1 && id.nodes.len() > 1 {
+        raise_file_limit(id.nodes.len());
         match listen(&order) {
             Ok(listener) => {
                 mesh.helpers.spawn(accept(listener, Arc::clone(&id), mesh.inbox()));

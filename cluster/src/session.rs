@@ -5,7 +5,7 @@
 //! answers until the deadline and not longer; who is missing by then is lost, for good: what it says later is
 //! dropped, what the others found is still told to it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::bytes::Bytes;
 use zeroize::Zeroizing;
 
+use crate::gather::{CONCLUDING, Early, Gathered, RESUME_WAIT};
 use crate::handshake::{Counters, Identity};
 use crate::mesh::{Incoming, Mesh, all_ended};
 use crate::message::Message;
@@ -23,7 +24,7 @@ use crate::message::Message;
 /// A node waits this much longer than the leader, who uses its own deadline up and then has to spread the map.
 pub const ANSWER_SLACK: Duration = Duration::from_secs(3);
 /// After a deadline this much is still read: a node that was stopped finds its messages unread.
-const LAST_LOOK: Duration = Duration::from_millis(200);
+pub(crate) const LAST_LOOK: Duration = Duration::from_millis(200);
 /// How long the leader waits until its last word has been read.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -74,6 +75,12 @@ pub enum SessionError {
         /// Why, in words.
         because: String,
     },
+    /// The other nodes took this one for dead and follow its deputy.
+    #[error("the other nodes follow {leader} by now: this node was silent for too long")]
+    Deposed {
+        /// Who leads.
+        leader: String,
+    },
     /// `conclude` was called without a word on the leader.
     #[error("the leader has nothing to conclude with")]
     NothingToSay,
@@ -81,14 +88,20 @@ pub enum SessionError {
 
 /// The nodes that met.
 pub struct Session {
-    id: Arc<Identity>,
-    mesh: Mesh,
-    roster: Roster,
-    leader: NodeId,
+    pub(crate) id: Arc<Identity>,
+    pub(crate) mesh: Mesh,
+    pub(crate) roster: Roster,
+    pub(crate) leader: NodeId,
     data_key: Zeroizing<[u8; 32]>,
-    step: u64,
-    lost: BTreeMap<NodeId, String>,
+    pub(crate) step: u64,
+    pub(crate) lost: BTreeMap<NodeId, String>,
     conclusion: Option<Bytes>,
+    /// Set when the leader was lost while its last word was awaited.
+    leader_lost: bool,
+    /// The last map, for nodes that the old leader didn't reach any more.
+    pub(crate) finished: Option<(u64, u32, Bytes)>,
+    /// Answers to a step that this node has yet to reach, and words to a deputy that still follows.
+    pub(crate) early: BTreeMap<NodeId, Early>,
 }
 
 impl std::fmt::Debug for Session {
@@ -97,13 +110,29 @@ impl std::fmt::Debug for Session {
     }
 }
 
+fn unreadable(what: &'static str, error: &serde_json::Error) -> SessionError {
+    SessionError::Unreadable { what, because: error.to_string() }
+}
+
 /// All answers of a step as they travel.
 type Answers<T> = Vec<(NodeId, Exchanged<T>)>;
 
 impl Session {
     pub(crate) fn new(id: Arc<Identity>, mesh: Mesh, roster: Roster, data_key: Zeroizing<[u8; 32]>) -> Self {
         let leader = roster.leader;
-        Self { id, mesh, roster, leader, data_key, step: 0, lost: BTreeMap::new(), conclusion: None }
+        Self {
+            id,
+            mesh,
+            roster,
+            leader,
+            data_key,
+            step: 0,
+            lost: BTreeMap::new(),
+            conclusion: None,
+            leader_lost: false,
+            finished: None,
+            early: BTreeMap::new(),
+        }
     }
 
     /// All nodes of the job, and who joined.
@@ -159,24 +188,50 @@ impl Session {
         deadline: Instant,
     ) -> Result<BTreeMap<NodeId, Exchanged<T>>, SessionError> {
         self.step += 1;
-        let unreadable =
-            |what, error: serde_json::Error| SessionError::Unreadable { what, because: error.to_string() };
-        let own = serde_json::to_vec(mine).map_err(|error| unreadable("this node's answer", error))?;
+        let own: Bytes =
+            serde_json::to_vec(mine).map_err(|error| unreadable("this node's answer", &error))?.into();
         let map = if self.is_leader() {
-            let mut answers: Answers<T> = Vec::new();
-            for (node, answer) in self.gather(tag, own.into(), deadline).await {
-                answers.push((node, self.read(node, answer)));
-            }
-            let map = serde_json::to_vec(&answers).map_err(|error| unreadable("the answers", error))?;
-            self.spread(&Message::Answers { step: self.step, tag }, &map);
-            map.into()
+            let gathered = self.gather(tag, own, deadline).await?;
+            self.publish::<T>(tag, gathered)?
         } else {
-            self.submit(tag, &own, deadline).await?
+            match self.submit(tag, &own, deadline).await {
+                Err(SessionError::LeaderLost { leader, because }) if self.may_take_over() => {
+                    let lost = SessionError::LeaderLost { leader, because };
+                    let gathered = self.take_over(tag, own, deadline, lost).await?;
+                    self.publish::<T>(tag, gathered)?
+                }
+                map => map?,
+            }
         };
+        self.finished = Some((self.step, tag, map.clone()));
         // The leader reads what it sent, so that all nodes hold the same numbers to the last bit.
         let answers: Answers<T> =
-            serde_json::from_slice(&map).map_err(|error| unreadable("the answers of all nodes", error))?;
+            serde_json::from_slice(&map).map_err(|error| unreadable("the answers of all nodes", &error))?;
+        // Who leads next must know who was lost.
+        for (node, answer) in &answers {
+            if let Exchanged::Lost { because } = answer {
+                self.lost.entry(*node).or_insert_with(|| because.clone());
+            }
+        }
         Ok(answers.into_iter().collect())
+    }
+
+    /// Makes one map of what was gathered and gives it to everybody.
+    fn publish<T: Serialize + DeserializeOwned>(
+        &mut self,
+        tag: u32,
+        gathered: Gathered,
+    ) -> Result<Bytes, SessionError> {
+        let map: Bytes = match gathered {
+            Gathered::Map(map) => map,
+            Gathered::Answers(found) => {
+                let answers: Answers<T> =
+                    found.into_iter().map(|(node, answer)| (node, self.read(node, answer))).collect();
+                serde_json::to_vec(&answers).map_err(|error| unreadable("the answers", &error))?.into()
+            }
+        };
+        self.spread(&Message::Answers { step: self.step, tag }, &map);
+        Ok(map)
     }
 
     /// An answer as the leader understands it; a node whose answer makes no sense is lost.
@@ -195,68 +250,6 @@ impl Session {
         }
     }
 
-    /// The leader's side: one result for each node that joined.
-    async fn gather(
-        &mut self,
-        tag: u32,
-        own: Bytes,
-        deadline: Instant,
-    ) -> BTreeMap<NodeId, Result<Bytes, String>> {
-        let mut found: BTreeMap<NodeId, Result<Bytes, String>> = BTreeMap::new();
-        let mut open = BTreeSet::new();
-        for (node, entry) in (0..).zip(&self.roster.nodes) {
-            if node == self.id.me {
-                found.insert(node, Ok(own.clone()));
-            } else if let Some(because) = self.lost.get(&node) {
-                found.insert(node, Err(because.clone()));
-            } else if entry.joined.is_some() {
-                open.insert(node);
-            }
-        }
-        // Whoever went away between exchanges is noticed here, before anything is awaited; what it had sent
-        // before is still in the inbox and counts.
-        let mut gone: BTreeSet<NodeId> =
-            open.iter().copied().filter(|node| !self.mesh.alive(*node)).collect();
-        while !open.is_empty() {
-            let until =
-                if gone.is_superset(&open) { deadline.min(Instant::now() + LAST_LOOK) } else { deadline };
-            match self.mesh.next(until).await {
-                Some(Incoming::Message { from, message: Message::Answer { step, tag: theirs }, payload })
-                    if step >= self.step && open.contains(&from) =>
-                {
-                    open.remove(&from);
-                    let fits = step == self.step && theirs == tag;
-                    let because =
-                        || format!("it is at step {step} ({theirs}), the leader at {} ({tag})", self.step);
-                    found.insert(from, if fits { Ok(payload) } else { Err(because()) });
-                }
-                Some(Incoming::Closed { from }) if !self.mesh.alive(from) => {
-                    // Its messages came before its end.
-                    gone.remove(&from);
-                    if open.remove(&from) {
-                        found.insert(from, Err(format!("its connection ended: {}", self.mesh.why(from))));
-                    }
-                }
-                Some(other) => self.aside(other),
-                None => break,
-            }
-        }
-        for node in open {
-            let because = if self.mesh.alive(node) {
-                "it did not answer by the deadline".to_owned()
-            } else {
-                format!("its connection ended: {}", self.mesh.why(node))
-            };
-            found.insert(node, Err(because));
-        }
-        for (node, answer) in &found {
-            if let Err(because) = answer {
-                self.lost.entry(*node).or_insert_with(|| because.clone());
-            }
-        }
-        found
-    }
-
     /// To every node that joined, also the lost ones, so that one that wakes up again knows where the others are.
     fn spread(&mut self, message: &Message, payload: &[u8]) {
         let Ok(body) = crate::message::encode(message, payload) else { return };
@@ -267,20 +260,32 @@ impl Session {
         }
     }
 
-    /// The other nodes' side: hand in an answer, wait for all of them.
+    /// The other nodes' side: hand in an answer, wait for all of them. If the leader is lost the deputy is asked.
     async fn submit(&mut self, tag: u32, own: &[u8], deadline: Instant) -> Result<Bytes, SessionError> {
         if self.conclusion.is_some() {
             return Err(SessionError::Concluded);
         }
         self.mesh.send(self.leader, &Message::Answer { step: self.step, tag }, own);
+        let mut deadline = deadline;
         loop {
-            match self.hear_leader(deadline).await? {
+            let next = match self.next_of_leader(deadline).await {
+                Err(lost) => {
+                    if !self.resume(tag, own) {
+                        return Err(lost);
+                    }
+                    deadline = deadline.max(Instant::now()) + RESUME_WAIT;
+                    continue;
+                }
+                Ok(next) => next,
+            };
+            match next {
                 (Message::Answers { step, tag: theirs }, payload) if step == self.step && theirs == tag => {
                     return Ok(payload);
                 }
                 (Message::Answers { step, tag: their_tag }, _) if step >= self.step => {
                     return Err(SessionError::OutOfStep { step: self.step, tag, theirs: step, their_tag });
                 }
+                (Message::Fetch { step }, _) => self.hand_over(step),
                 (Message::Conclusion, payload) => {
                     self.conclusion = Some(payload);
                     return Err(SessionError::Concluded);
@@ -291,7 +296,7 @@ impl Session {
     }
 
     /// The leader's next message. What it sent before its connection ended still counts.
-    async fn hear_leader(&mut self, deadline: Instant) -> Result<(Message, Bytes), SessionError> {
+    async fn next_of_leader(&mut self, deadline: Instant) -> Result<(Message, Bytes), SessionError> {
         let lost = |session: &Self, because: String| SessionError::LeaderLost {
             leader: session.id.name(session.leader).to_owned(),
             because,
@@ -322,13 +327,16 @@ impl Session {
     }
 
     /// What arrives beside the current step.
-    fn aside(&mut self, incoming: Incoming) {
+    pub(crate) fn aside(&mut self, incoming: Incoming) {
         match incoming {
             Incoming::Linked(established) => {
                 self.mesh.add(*established);
             }
             Incoming::Message { from, message: Message::Roster(_), .. } if from != self.leader => {
                 self.mesh.send(from, &Message::Follows { leader: self.leader }, &[]);
+            }
+            Incoming::Message { from, message: Message::Resume { step, tag, finished }, payload } => {
+                self.early.insert(from, Early { step, tag, finished, payload });
             }
             // Late answers of lost nodes, votes that are settled: no effect.
             Incoming::Message { .. } | Incoming::Closed { .. } => (),
@@ -339,18 +347,20 @@ impl Session {
     /// at any time; it returns when the others have read it, at the latest after two seconds.
     ///
     /// # Errors
-    /// The leader is lost before it spoke, or its word can't be read.
+    /// The leader is lost before it spoke, or its word can't be read. On the deputy that is its cue: it looks at
+    /// what was done, does what is left, and calls this again with a word of its own, which the others await.
     pub async fn conclude<T: Serialize + DeserializeOwned>(
         &mut self,
         word: Option<&T>,
         deadline: Instant,
     ) -> Result<T, SessionError> {
-        let unreadable = |error: serde_json::Error| SessionError::Unreadable {
-            what: "the leader's last word",
-            because: error.to_string(),
-        };
+        let what = "the leader's last word";
+        if word.is_some() && self.leader_lost && self.may_take_over() {
+            self.leads(self.id.me);
+        }
         let bytes: Bytes = if self.is_leader() {
-            let bytes = serde_json::to_vec(word.ok_or(SessionError::NothingToSay)?).map_err(unreadable)?;
+            let word = word.ok_or(SessionError::NothingToSay)?;
+            let bytes = serde_json::to_vec(word).map_err(|error| unreadable(what, &error))?;
             self.spread(&Message::Conclusion, &bytes);
             self.mesh.goodbye(Instant::now() + GOODBYE).await;
             bytes.into()
@@ -359,11 +369,21 @@ impl Session {
                 if let Some(bytes) = self.conclusion.take() {
                     break bytes;
                 }
-                if let (Message::Conclusion, payload) = self.hear_leader(deadline).await? {
-                    self.conclusion = Some(payload);
+                match self.next_of_leader(deadline).await {
+                    Ok((Message::Conclusion, payload)) => self.conclusion = Some(payload),
+                    Ok((Message::Fetch { step }, _)) => self.hand_over(step),
+                    Ok(_) => (),
+                    // The deputy may have the last word now.
+                    Err(lost) => {
+                        self.leader_lost = true;
+                        self.step += 1;
+                        if !self.resume(CONCLUDING, &[]) {
+                            return Err(lost);
+                        }
+                    }
                 }
             }
         };
-        serde_json::from_slice(&bytes).map_err(unreadable)
+        serde_json::from_slice(&bytes).map_err(|error| unreadable(what, &error))
     }
 }

@@ -1,4 +1,5 @@
 //! MUNGE with a munged of its own, in a folder of its own.
+#![allow(clippy::unwrap_used)] // the helpers of tests fail like tests
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -6,7 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cluster::auth::{AuthError, Authenticator, KeyFileError, SiteKey};
+use cluster::log::LogSink;
 use cluster::munge::{Munge, MungeError};
+use cluster::rendezvous::{JobKey, MeetConfig, meet};
+use diag::facts::{Engine, NodeFacts};
 
 /// A munged, as the user munge.
 struct Munged {
@@ -148,5 +152,36 @@ async fn a_key_file_must_be_a_private_regular_file() {
     }
     for garbage in ["", "é", "00", "0"] {
         assert!(matches!(auth.open(garbage.to_owned()).await, Err(AuthError::Forged)));
+    }
+}
+
+#[tokio::test]
+async fn nodes_meet_by_munge() {
+    let Some(munged) = Munged::start() else { return };
+    let home = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    let start = |me: u32| {
+        let config = MeetConfig {
+            job: JobKey { cluster: "c".into(), job_id: 0, restart: 0 },
+            nodes: (0..8).map(|node| format!("n{node}")).collect(),
+            me,
+            addresses: [(0, home), (1, home)].into(),
+            ports: 20_900..=20_915,
+            join_window: Duration::from_secs(10),
+            auth: Authenticator::Munge { munge: munged.munge(), trusted: 0 },
+            log: LogSink::silent(),
+        };
+        let facts = NodeFacts {
+            version: "1".into(),
+            request_digest: "d".into(),
+            engine: Engine::Host,
+            address: None,
+            rank_ports: vec![],
+            unable: None,
+        };
+        tokio::spawn(meet(config, facts))
+    };
+    let started: Vec<_> = (0..8).map(start).collect();
+    for one in started {
+        assert_eq!(one.await.unwrap().unwrap().roster().able().count(), 8);
     }
 }

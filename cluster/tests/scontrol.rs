@@ -1,5 +1,6 @@
 //! `scontrol` as a child process and the actions, against scripts in its place: for states that a real Slurm
 //! can't be brought into at will. The real one is used by the tests of the whole cluster.
+#![allow(clippy::unwrap_used)] // the helpers of tests fail like tests
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
 //! Frames against whatever may come out of a socket.
+#![allow(clippy::unwrap_used)] // the helpers of tests fail like tests
 
 use cluster::wire::{Direction, FrameReader, FrameWriter, MAX_GREETING, Seal, WireError};
 use proptest::prelude::*;

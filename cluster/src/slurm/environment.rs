@@ -219,3 +219,75 @@ impl<F: Fn(&str) -> Option<String>> Vars<F> {
         place
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(changes: &[(&str, &str)]) -> Result<JobEnv, Vec<EnvError>> {
+        // As slurmd 22.05 sets them.
+        let fixed = [
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_JOB_UID", "1000"),
+            ("SLURM_CLUSTER_NAME", "aim"),
+            ("SLURMD_NODENAME", "n02"),
+            ("SLURM_NODELIST", "n[01-03]"),
+            ("SLURM_JOB_NUM_NODES", "3"),
+            ("SLURM_CONF", "/etc/slurm/slurm.conf"),
+        ];
+        JobEnv::from_vars(|name| {
+            changes.iter().chain(&fixed).find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn a_job_is_read_from_old_and_new_variables() {
+        let job = read(&[("SLURM_JOB_USER", "alice"), ("HET_JOB_ID", "0")]).unwrap();
+        assert_eq!((job.job_id, job.uid, job.me, job.restart, job.nodes.len()), (7, 1000, 1, 0, 3));
+        assert_eq!((job.user.as_deref(), job.het_job_id, job.gid), (Some("alice"), None, None));
+        let newer = [
+            ("SLURM_JOB_NODELIST", "n02,n01"),
+            ("SLURM_JOB_NUM_NODES", "2"),
+            ("SLURM_JOB_RESTART_COUNT", "2"),
+        ];
+        let job = read(&newer).unwrap();
+        assert_eq!((job.me, job.restart, job.nodes), (0, 2, vec!["n02".to_owned(), "n01".to_owned()]));
+    }
+
+    #[test]
+    fn all_mistakes_are_told_at_once() {
+        let wrong = [
+            ("SLURM_JOB_ID", "x"),
+            ("SLURM_CLUSTER_NAME", "../../etc"),
+            ("SLURM_NODELIST", "n[01-03],n01"),
+            ("SLURM_CONF", "relative"),
+            ("SLURM_JOB_UID", ""),
+            ("SLURM_JOB_PARTITION", "a\nb"),
+        ];
+        let errors = read(&wrong).unwrap_err();
+        let text = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        for name in [
+            "SLURM_JOB_ID",
+            "CLUSTER_NAME",
+            "twice",
+            "SLURM_JOB_NUM_NODES is 3",
+            "SLURM_CONF",
+            "SLURM_JOB_UID",
+        ] {
+            assert!(text.contains(name), "{name} in {text}");
+        }
+        assert!(text.contains("SLURM_JOB_PARTITION") && errors.len() == 7, "{text}");
+        assert!(read(&[("SLURMD_NODENAME", "elsewhere")]).is_err());
+        assert!(read(&[("SLURM_NODELIST", "n[1-")]).is_err());
+    }
+
+    #[test]
+    fn plain_names_are_safe_as_folders_and_arguments() {
+        for name in ["n1", "gpu-01.rack_2"] {
+            assert!(is_plain_name(name));
+        }
+        for name in ["", ".", "..", "-n", "a/b", "a b", "a,b", "n[1]", "é", "a\n"] {
+            assert!(!is_plain_name(name), "{name:?}");
+        }
+    }
+}
