@@ -45,6 +45,19 @@ fn four_nodes_run_srun_and_sbatch() {
 }
 
 #[test]
+fn thirty_two_nodes() {
+    let _machine = serial().unwrap();
+    let start = Instant::now();
+    let cluster = Cluster::builder().nodes(32).boot().unwrap();
+    println!("32 nodes up in {:?}", start.elapsed());
+    let output = cluster.srun(["-N32", "hostname"]).ok().unwrap();
+    assert_eq!(output.stdout.lines().count(), 32);
+    let start = Instant::now();
+    drop(cluster);
+    println!("32 nodes down in {:?}", start.elapsed());
+}
+
+#[test]
 fn salloc_and_output_that_is_followed() {
     let _machine = serial().unwrap();
     let cluster = Cluster::builder().nodes(2).set("PrologFlags", "Alloc").boot().unwrap();
