@@ -85,7 +85,8 @@ impl Cluster {
             machines.push(Node::new(&conf::node_name(index), &conf::address(index), &shared));
         }
         let faults = Faults::default();
-        let cluster = Self { base, switch: Switch::start()?, faults, cgroups, machines };
+        let switch = Switch::start(&base.id)?;
+        let cluster = Self { switch, faults, cgroups, machines, base };
         conf::write(wishes, &path, version)?;
         users::make_homes(&path.join("home"))?;
         wishes.install.put(&path.join("opt"), version)?;
