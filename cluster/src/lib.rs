@@ -1,1 +1,36 @@
-//! cluster.
+//! Everything that talks to the other nodes of a job or to Slurm: the meeting of the prologs, the session that
+//! follows it, and `scontrol`.
+//!
+//! Nothing here measures, judges or decides: measurements pass through as opaque answers, and actions are
+//! carried out as they were decided, unless a look at Slurm shows that they no longer apply.
+#![deny(unsafe_code)]
+
+pub mod auth;
+mod dial;
+mod handshake;
+pub mod log;
+mod mesh;
+mod message;
+#[allow(unsafe_code)]
+pub mod munge;
+pub mod rendezvous;
+pub mod session;
+pub mod slurm;
+pub mod wire;
+
+pub use handshake::Counters;
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        // A transparent error repeats its source's words.
+        if !line.ends_with(&text) {
+            line = format!("{line}: {text}");
+        }
+        source = cause.source();
+    }
+    line
+}

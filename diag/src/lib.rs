@@ -1,1 +1,27 @@
-//! diag
+//! Pure logic of the health check: what was asked, what to measure next, who is at fault, what to do about it.
+//!
+//! Nothing here reads a file, a clock or the environment, and nothing starts a thread: time, seeds and
+//! file contents are arguments. Everything left of a [`measurement::Measurement`] touches the machine and
+//! decides nothing; everything right of it is in this crate.
+#![forbid(unsafe_code)]
+
+pub mod action;
+pub mod admin_comment;
+pub mod baseline;
+pub mod check;
+pub mod conclude;
+pub mod facts;
+pub mod fields;
+pub mod gate;
+pub mod hostlist;
+pub mod job;
+pub mod judge;
+pub mod localise;
+pub mod measurement;
+pub mod plan;
+pub mod policy;
+pub mod report;
+pub mod request;
+pub mod round;
+pub mod verdict;
+pub mod wording;

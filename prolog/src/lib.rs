@@ -1,1 +1,17 @@
-//! The suite.
+//! The suite that runs in the job prolog: a coordinator that meets the other nodes, plans, judges and acts, and a
+//! worker that measures. The way of the data is `main.rs`, from top to bottom.
+#![forbid(unsafe_code)]
+
+pub mod assignment;
+pub mod checks;
+pub mod conclusion;
+pub mod events;
+pub mod meeting;
+pub mod progress;
+pub mod protocol;
+pub mod publish;
+pub mod run_folder;
+pub mod suite;
+pub mod watch;
+pub mod worker;
+pub mod worker_client;

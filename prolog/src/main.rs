@@ -1,2 +1,194 @@
-//! main
-fn main() {}
+//! `aimaster-prolog`: the check of a job's own nodes, in the order in which the data flows. It returns success
+//! whatever it finds: the launch gate, not an exit code, tells the plugin whether the job may start.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::session::Session;
+use cluster::slurm::environment::JobEnv;
+use cluster::slurm::scontrol::Scontrol;
+use diag::check::Phase;
+use diag::facts::Engine;
+use diag::gate::Gate;
+use diag::policy::Undecided;
+use diag::report::{phase_line, printable};
+use jiff::Timestamp;
+use prolog::assignment::{self, Assignment, REQUEST_VARIABLE};
+use prolog::conclusion::{self, Run};
+use prolog::events::Events;
+use prolog::meeting;
+use prolog::progress::Progress;
+use prolog::run_folder::RunFolder;
+use prolog::suite::{self, Bench};
+use prolog::watch;
+use tokio::time::Instant;
+
+/// Policy file where the command line names none.
+const POLICY_FILE: &str = "/etc/aimaster/aimaster.toml";
+
+/// After the request's deadline: judging, acting and telling everybody. The plugin adds its own grace.
+const CONCLUSION: Duration = Duration::from_secs(4);
+
+fn main() -> ExitCode {
+    let begun = (Instant::now(), Timestamp::now());
+    let job = match JobEnv::from_vars(|name| std::env::var(name).ok()) {
+        Ok(job) => job,
+        Err(errors) => {
+            // Without the job's name there is no place for a gate; the plugin takes its absence for an error.
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            eprintln!("aimaster: this is no job prolog: {}", errors.join("; "));
+            return ExitCode::SUCCESS;
+        }
+    };
+    let gate = gate(&job, begun);
+    if let Err(error) = RunFolder::of(&job).write_gate(&gate) {
+        eprintln!("aimaster: job {}: can't leave the launch gate: {error}", job.job_id);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Reads what is to be done and does it; whatever goes wrong becomes a gate.
+fn gate(job: &JobEnv, begun: (Instant, Timestamp)) -> Gate {
+    let request = std::env::var(REQUEST_VARIABLE).ok();
+    let policy = match assignment::policy(&policy_file()) {
+        Ok(policy) => policy,
+        Err(error) => return trouble(Undecided::Start, request.is_some(), &error.into()),
+    };
+    let on_error = policy.actions.on_error;
+    let assignment = match assignment::assignment(job.clone(), policy, request.as_deref()) {
+        Ok(None) => return Gate::open(Vec::new()),
+        Ok(Some(assignment)) => assignment,
+        Err(error) => return trouble(on_error, true, &error.into()),
+    };
+    if assignment.policy.engine == Engine::Cuda && job.gpus.is_none() {
+        return Gate::open(vec!["SKIP: the job holds no GPU on this node".into()]);
+    }
+    if assignment.suite.checks.is_empty() {
+        let error = anyhow::anyhow!("{}", assignment.asked.notices.join("; "));
+        return trouble(on_error, true, &error);
+    }
+    announce(Duration::from_secs(assignment.asked.timeout_s.into()) + CONCLUSION);
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(check(&assignment, begun)),
+        Err(error) => trouble(on_error, true, &error.into()),
+    }
+}
+
+/// From the assignment to the gate.
+async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
+    let Assignment { job, policy, .. } = assignment;
+    let events = Events::open(&policy.paths.syslog, &job.node, job.job_id);
+    let deadline = begun.0 + Duration::from_secs(assignment.asked.timeout_s.into());
+    let call = Duration::from_secs(policy.time.scontrol_s.into());
+    let scontrol = Arc::new(Scontrol::new(
+        policy.paths.scontrol.clone(),
+        policy.paths.scancel.clone(),
+        job.slurm_conf.clone(),
+        call,
+    ));
+    let (mut worker, facts) = meeting::facts(assignment).await;
+    let mut session = match meeting::session(assignment, &facts, &events, deadline).await {
+        Ok(session) => session,
+        Err(error) => {
+            meeting::dismiss(worker, &events).await;
+            events.log(&format!("no meeting: {error:#}"));
+            return trouble(policy.actions.on_error, true, &error);
+        }
+    };
+    meeting::introduce(&mut worker, &session, &events).await;
+    let asks = session
+        .is_leader()
+        .then(|| (Arc::clone(&scontrol), Duration::from_secs(policy.time.job_poll_s.into())));
+    let (mut stopping, watching) = watch::start(deadline, job, asks);
+    let progress = session.is_leader().then(|| Progress::start(Arc::clone(&scontrol), job.job_id, deadline));
+    let mut shown = None;
+    let (results, ended) = {
+        let suite = &assignment.suite;
+        let mut bench = Bench { suite, policy, facts: &facts, worker: worker.as_mut(), deadline };
+        suite::run(&mut bench, &mut session, &mut stopping, |session, results| {
+            if let Some(progress) = &progress {
+                say_phases(assignment, session, results, progress, &mut shown);
+            }
+        })
+        .await
+    };
+    watching.abort();
+    let run = Run { assignment, scontrol: &scontrol, events: &events, begun: begun.1, results, ended };
+    let last_word = deadline.min(Instant::now()) + CONCLUSION;
+    let concluded = async {
+        if session.is_leader() {
+            conclusion::lead(run, &mut session, progress, last_word).await
+        } else {
+            conclusion::follow(run, &mut session, deadline + CONCLUSION).await
+        }
+    };
+    tokio::join!(concluded, meeting::dismiss(worker, &events)).0
+}
+
+/// Says a line for each phase that is over.
+fn say_phases(
+    assignment: &Assignment,
+    session: &Session,
+    results: &[diag::round::RoundResult],
+    progress: &Progress,
+    shown: &mut Option<Phase>,
+) {
+    let states = diag::plan::states(&assignment.suite, session.roster(), results);
+    let open = states.iter().find(|state| state.next.is_some()).map(|state| state.check.spec().phase);
+    let verdict = conclusion::verdict(assignment, session, results, None);
+    let mut phases: Vec<Phase> = assignment.suite.checks.iter().map(|check| check.spec().phase).collect();
+    phases.dedup();
+    let over = |phase: &Phase| open.is_none_or(|open| *phase < open);
+    for phase in phases.into_iter().filter(over) {
+        if *shown >= Some(phase) {
+            continue;
+        }
+        *shown = Some(phase);
+        if let Some(line) = phase_line(&verdict, phase) {
+            progress.say(format!("aimaster: {}", printable(&line)));
+        }
+    }
+}
+
+/// Tells the plugin, which reads this process's standard output, how long to wait for it.
+fn announce(time: Duration) {
+    use std::io::Write as _;
+    // A plugin that does not listen has its own bound.
+    _ = writeln!(std::io::stdout(), "deadline_ms {}", time.as_millis());
+    _ = std::io::stdout().flush();
+}
+
+/// The gate where this software, not the hardware, has a problem.
+fn trouble(rule: Undecided, asked: bool, error: &anyhow::Error) -> Gate {
+    eprintln!("aimaster: {error:#}");
+    if !asked {
+        return Gate::open(Vec::new());
+    }
+    let mut lines = vec![format!("ERROR: {}", printable(&format!("{error:#}")))];
+    match rule {
+        Undecided::Start => {
+            lines.push("nothing was measured; the job starts".into());
+            Gate::open(lines)
+        }
+        Undecided::Fail => {
+            lines.push("nothing was measured; the job does not start (on_error)".into());
+            Gate::closed(lines)
+        }
+    }
+}
+
+/// `--policy FILE`, or the usual place.
+fn policy_file() -> PathBuf {
+    let mut arguments = std::env::args_os().skip(1);
+    while let Some(argument) = arguments.next() {
+        if argument == "--policy"
+            && let Some(file) = arguments.next()
+        {
+            return file.into();
+        }
+    }
+    Path::new(POLICY_FILE).to_owned()
+}

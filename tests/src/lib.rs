@@ -57,6 +57,7 @@ mod install;
 mod node;
 mod process;
 mod procs;
+pub mod product;
 mod serial;
 mod shaping;
 mod slurm;

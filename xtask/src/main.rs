@@ -1,2 +1,60 @@
-//! main
-fn main() {}
+//! `cargo xtask demo` and `cargo xtask test`: the two commands that do everything on a fresh Debian 12 machine,
+//! as root, with rustup and git.
+#![forbid(unsafe_code)]
+
+mod packages;
+mod stage;
+
+use anyhow::{Result, bail};
+use clap::{Parser, Subcommand};
+use stage::{Stages, cargo};
+
+/// Tasks of the project.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what is missing, build, boot a 4-node Slurm on this machine and show the main job on it.
+    Demo,
+    /// Install what the tests need and run them all, with the seconds of each stage.
+    Test {
+        /// Only stages whose name contains this.
+        #[arg(long)]
+        only: Option<String>,
+    },
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().task {
+        Task::Demo => demo(),
+        Task::Test { only } => test(only.as_deref()),
+    }
+}
+
+fn demo() -> Result<()> {
+    packages::install()?;
+    let mut stages = Stages::new(None);
+    stages.run("build", || cargo(&["build", "--quiet", "--workspace"]));
+    if stages.failed() {
+        bail!("the build failed");
+    }
+    cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "demo"])
+}
+
+fn test(only: Option<&str>) -> Result<()> {
+    let mut stages = Stages::new(only);
+    stages.run("packages", packages::install);
+    stages.run("format", || cargo(&["fmt", "--all", "--check"]));
+    stages.run("lint", || cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]));
+    // The cluster tests run the built plugin and helpers, so everything is built before they start.
+    stages.run("build", || cargo(&["build", "--workspace", "--all-targets"]));
+    stages.run("units", || cargo(&["test", "--workspace", "--exclude", "aimaster-tests"]));
+    // They measure the machine: one at a time.
+    stages.run("cluster", || cargo(&["test", "--package", "aimaster-tests", "--", "--test-threads=1"]));
+    stages.finish()
+}

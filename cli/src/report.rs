@@ -1,0 +1,108 @@
+//! `aimaster report JOBID`: a report as text or JSON.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use diag::policy::Policy;
+use diag::report::Report;
+use diag::verdict::Outcome;
+
+/// Which report, and how.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The job's id.
+    job_id: u32,
+    /// Which of the job's checks: 1 for its first start, 2 after its first restart; the last one by default.
+    #[arg(long)]
+    check: Option<u32>,
+    /// The cluster, where several keep their reports in one place.
+    #[arg(long)]
+    cluster: Option<String>,
+    /// The report as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Folder of reports, in place of the policy's.
+    #[arg(long)]
+    report_dir: Option<PathBuf>,
+}
+
+/// Shows it. The exit code is the outcome: 0 pass, 1 fault, 3 undecided, error or skipped.
+///
+/// # Errors
+/// If there is no such report or it can't be read.
+pub fn show(arguments: &Arguments, policy: &Path) -> Result<ExitCode> {
+    let folder = match &arguments.report_dir {
+        Some(folder) => folder.clone(),
+        None => report_dir(policy)?,
+    };
+    let path = find(&folder, arguments)?;
+    let text = std::fs::read_to_string(&path).with_context(|| {
+        format!("can't read {}; a report is readable by root and the job's group", path.display())
+    })?;
+    let report: Report =
+        serde_json::from_str(&text).with_context(|| format!("{} is no report", path.display()))?;
+    let shown = if arguments.json { text } else { report.text() };
+    // A reader that went away, such as `head`, is no error.
+    _ = std::io::stdout().write_all(shown.as_bytes());
+    Ok(ExitCode::from(match report.outcome {
+        Outcome::Pass => 0,
+        Outcome::Fail => 1,
+        Outcome::Skip | Outcome::Error | Outcome::Suspect | Outcome::Environment => 3,
+    }))
+}
+
+fn report_dir(policy: &Path) -> Result<PathBuf> {
+    let text = match std::fs::read_to_string(policy) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error).with_context(|| format!("can't read {}", policy.display())),
+    };
+    match Policy::parse(&text) {
+        Ok(policy) => Ok(policy.paths.report_dir),
+        Err(mistakes) => {
+            let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+            bail!("{} has mistakes:\n{}", policy.display(), lines.join("\n"))
+        }
+    }
+}
+
+/// The report's file: of the wanted check, else of the last one; of the only cluster that has it.
+fn find(folder: &Path, arguments: &Arguments) -> Result<PathBuf> {
+    let job = arguments.job_id.to_string();
+    let clusters = match &arguments.cluster {
+        Some(cluster) => vec![cluster.clone()],
+        None => names(folder)?,
+    };
+    let found: Vec<PathBuf> =
+        clusters.iter().map(|cluster| folder.join(cluster).join(&job)).filter(|path| path.is_dir()).collect();
+    let job_folder = match found.as_slice() {
+        [one] => one,
+        [] => bail!(
+            "no report of job {job} under {}; it is on the job's first node unless that folder is shared",
+            folder.display()
+        ),
+        several => {
+            let several: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
+            bail!("several clusters have a job {job} ({}): name one with --cluster", several.join(", "))
+        }
+    };
+    let check = match arguments.check {
+        Some(check) => check,
+        None => names(job_folder)?
+            .iter()
+            .filter_map(|name| name.parse().ok())
+            .max()
+            .with_context(|| format!("{} holds no report", job_folder.display()))?,
+    };
+    Ok(job_folder.join(check.to_string()).join("report.json"))
+}
+
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,212 @@
+//! Opening connections: the acceptor of leader and deputy, and the dialers of everybody. Not who is believed.
+//!
+//! Nothing that an unproved connection sends or holds back can cost more than one slot for a short time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use diag::facts::NodeId;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::handshake::{HandshakeError, Identity, answer, introduce};
+use crate::mesh::Incoming;
+
+/// A whole handshake: two credentials of 0.15 ms each when munged is idle; far more when a thousand nodes ask
+/// the leader's munged at once.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// A listener of ours sends its challenge at once; a stranger on the port costs no more than this.
+const CHALLENGE: Duration = Duration::from_secs(2);
+/// One TCP connect: a blocked port must not use up the join window.
+const CONNECT: Duration = Duration::from_secs(1);
+/// Ports of the first sweep; most jobs are alone on their port. Doubles until the whole range is swept.
+const FIRST_SWEEP: usize = 4;
+/// Pause between sweeps, doubling up to the second: a thousand nodes must not flood a leader that is late.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Unproved connections that may wait besides two for each node of the job.
+const SPARE_PENDING: usize = 256;
+/// Connections that the kernel holds until they are accepted.
+const BACKLOG: u32 = 4096;
+/// Rest when the system has no descriptor for a new connection.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// The order in which ports are tried, by listener and dialers alike.
+pub(crate) fn port_order(range: &RangeInclusive<u16>, job_id: u32) -> Vec<u16> {
+    let ports: Vec<u16> = range.clone().collect();
+    let start = if ports.is_empty() { 0 } else { job_id as usize % ports.len() };
+    ports[start..].iter().chain(&ports[..start]).copied().collect()
+}
+
+/// Listens on the first free port, on all addresses.
+pub(crate) fn listen(ports: &[u16]) -> io::Result<TcpListener> {
+    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the port range is empty");
+    for port in ports {
+        match bind(*port) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn bind(port: u16) -> io::Result<TcpListener> {
+    let on = |socket: TcpSocket, ip: IpAddr| {
+        socket.set_reuseaddr(true)?; // connections of an earlier job may still be fading
+        socket.bind(SocketAddr::new(ip, port))?;
+        socket.listen(BACKLOG)
+    };
+    match TcpSocket::new_v6().and_then(|socket| on(socket, Ipv6Addr::UNSPECIFIED.into())) {
+        // Machines without IPv6.
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            on(TcpSocket::new_v4()?, Ipv4Addr::UNSPECIFIED.into())
+        }
+        other => other,
+    }
+}
+
+struct Pending {
+    from: IpAddr,
+    task: AbortHandle,
+}
+
+/// Answers hellos until it is aborted.
+pub(crate) async fn accept(listener: TcpListener, id: Arc<Identity>, inbox: mpsc::Sender<Incoming>) {
+    let most = SPARE_PENDING + 2 * id.nodes.len();
+    let mut tasks = tokio::task::JoinSet::new(); // aborts what is left when the acceptor goes
+    let mut pending: VecDeque<Pending> = VecDeque::new();
+    loop {
+        let (stream, from) = tokio::select! {
+            Some(_) = tasks.join_next() => continue,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, from)) => (stream, from.ip().to_canonical()),
+                Err(error) => {
+                    id.log.line(&format!("a connection could not be accepted: {error}"));
+                    sleep(ACCEPT_REST).await;
+                    continue;
+                }
+            },
+        };
+        if pending.len() >= most {
+            pending.retain(|one| !one.task.is_finished());
+        }
+        if pending.len() >= most {
+            evict(&mut pending, &id);
+        }
+        let task = tasks.spawn(receive(stream, from, Arc::clone(&id), inbox.clone()));
+        pending.push_back(Pending { from, task });
+    }
+}
+
+/// Makes room: the oldest connection of whoever holds most of them, so that a flood displaces itself.
+fn evict(pending: &mut VecDeque<Pending>, id: &Identity) {
+    let mut held: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for one in &*pending {
+        *held.entry(one.from).or_default() += 1;
+    }
+    let Some((greedy, _)) = held.into_iter().max_by_key(|(_, count)| *count) else { return };
+    if let Some(at) = pending.iter().position(|one| one.from == greedy)
+        && let Some(oldest) = pending.remove(at)
+    {
+        oldest.task.abort();
+        // Counted, not logged: a flood must not fill the log as well.
+        id.tally.evicted.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+async fn receive(stream: TcpStream, from: IpAddr, id: Arc<Identity>, inbox: mpsc::Sender<Incoming>) {
+    let late = Err(HandshakeError::Late { what: "complete hello" });
+    match timeout(HANDSHAKE, answer(stream, from, &id)).await.unwrap_or(late) {
+        Ok(established) => {
+            id.tally.accepted.fetch_add(1, Ordering::Relaxed);
+            // Fails only if the meeting is over.
+            let _ = inbox.send(Incoming::Linked(Box::new(established))).await;
+        }
+        Err(error) => {
+            let count = id.tally.refused.fetch_add(1, Ordering::Relaxed);
+            if count < LOGGED_REFUSALS {
+                id.log.line(&format!("a hello from {from} was refused: {}", crate::chain(&error)));
+            }
+        }
+    }
+}
+
+/// Refusals that are logged one by one; a flood is counted only.
+const LOGGED_REFUSALS: u64 = 100;
+
+/// Where to dial.
+pub(crate) struct Target {
+    pub(crate) node: NodeId,
+    pub(crate) address: IpAddr,
+    pub(crate) ports: Vec<u16>,
+    pub(crate) until: Instant,
+}
+
+/// Connects to the leader or the deputy, again whenever the connection ends, until its time is over.
+pub(crate) async fn dial(mut target: Target, id: Arc<Identity>, inbox: mpsc::Sender<Incoming>) {
+    let (mut width, mut pause) = (FIRST_SWEEP, FIRST_PAUSE);
+    while Instant::now() < target.until {
+        let heard = sweep(&mut target, width, &id).await;
+        match heard {
+            Ok(established) => {
+                let mut ending = established.ending.subscribe();
+                if inbox.send(Incoming::Linked(Box::new(established))).await.is_err() {
+                    return;
+                }
+                // An error means that the connection was dropped, which is an end too.
+                let _ = ending.wait_for(Option::is_some).await;
+            }
+            Err(because) => {
+                // Said only if the meeting fails: a node that starts a little later is nothing to report.
+                id.not_reached(target.node, &because);
+            }
+        }
+        sleep(pause + spread(id.me, pause)).await;
+        width = (width * 2).min(target.ports.len());
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Up to half a pause more, by node, so that nodes that started together don't knock together.
+fn spread(node: NodeId, pause: Duration) -> Duration {
+    pause * (node % 16) / 32
+}
+
+/// Tries the first `width` ports once. A port that answers wrongly moves to the end of the order.
+async fn sweep(
+    target: &mut Target,
+    width: usize,
+    id: &Arc<Identity>,
+) -> Result<crate::handshake::Established, String> {
+    let mut because = "no port to try".to_owned();
+    for port in target.ports.iter().copied().take(width).collect::<Vec<_>>() {
+        if Instant::now() >= target.until {
+            break;
+        }
+        let at = SocketAddr::new(target.address, port);
+        match timeout(CONNECT, TcpStream::connect(at)).await {
+            Err(_) => because = format!("{at}: no answer within {CONNECT:?} (is the port blocked?)"),
+            Ok(Err(error)) => because = format!("{at}: {error}"),
+            Ok(Ok(stream)) => {
+                let late = Err(HandshakeError::Late { what: "welcome" });
+                match timeout(HANDSHAKE, introduce(stream, target.node, id, CHALLENGE)).await.unwrap_or(late)
+                {
+                    Ok(established) => return Ok(established),
+                    Err(error) => {
+                        because = format!("{at}: {}", crate::chain(&error));
+                        target.ports.retain(|known| *known != port);
+                        target.ports.push(port);
+                    }
+                }
+            }
+        }
+    }
+    Err(because)
+}

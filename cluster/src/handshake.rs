@@ -1,0 +1,355 @@
+//! How two nodes prove themselves to each other on a fresh connection. Not who dials whom, nor what follows.
+//!
+//! The listener sends a challenge. The dialer answers with a sealed claim that names job, restart, target, role,
+//! itself, both nonces and a fresh key; the listener answers with a sealed claim of its own that repeats the
+//! dialer's nonce. A claim that was recorded elsewhere holds another nonce, target or job, so it proves nothing,
+//! whether or not MUNGE noticed. The key then seals every frame.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use diag::facts::{NodeFacts, NodeId};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::watch;
+use zeroize::Zeroizing;
+
+use crate::auth::{AuthError, Authenticator, random, wipe};
+use crate::log::{LogSink, shown};
+use crate::message::{Message, check_facts, decode, encode};
+use crate::rendezvous::JobKey;
+use crate::wire::{Direction, FrameReader, FrameWriter, MAX_FROM_LEADER, MAX_FROM_PEER, Seal, WireError};
+
+/// Version of everything on the wire. Nodes of another one can't join.
+const PROTOCOL: u32 = 1;
+/// First bytes of every challenge, so that another service on the port is noticed at once.
+const MAGIC: &str = "aimaster";
+/// What each kind of claim begins with; one can't be passed off as the other.
+const HELLO: &str = "aimaster hello";
+const WELCOME: &str = "aimaster welcome";
+/// Longest reason for a refusal that is taken from the other side: it is not proved.
+const MAX_REASON: usize = 200;
+
+/// Why a handshake failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandshakeError {
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+    #[error("no {what} came within its time")]
+    Late { what: &'static str },
+    #[error("its {what} can't be read")]
+    Unreadable { what: &'static str },
+    #[error("it speaks protocol {theirs}, this node speaks {PROTOCOL}")]
+    Protocol { theirs: u32 },
+    #[error("it refused: {0}")]
+    Refused(String),
+    #[error("its claim is for {what} {theirs:?}, here it is {ours:?}")]
+    Elsewhere { what: &'static str, theirs: String, ours: String },
+    #[error("its claim does not answer this connection's challenge (a replay?)")]
+    Replay,
+    #[error("it calls itself {0:?}, which is not another node of this job")]
+    Stranger(String),
+    #[error("{0}")]
+    Facts(&'static str),
+}
+
+/// How many hellos were refused and connections ended, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Handshakes that proved a node of this job.
+    pub accepted: u64,
+    /// Hellos that were refused: forged, replayed, garbage, another job's, late.
+    pub refused: u64,
+    /// Connections that made room for others before they proved anything.
+    pub evicted: u64,
+}
+
+/// The counters' home, shared by the tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) accepted: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) evicted: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn read(&self) -> Counters {
+        Counters {
+            accepted: self.accepted.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            evicted: self.evicted.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// What one node knows of itself and of the job when it meets the others.
+pub(crate) struct Identity {
+    pub(crate) job: JobKey,
+    pub(crate) nodes: Arc<[String]>,
+    pub(crate) me: NodeId,
+    pub(crate) auth: Authenticator,
+    pub(crate) facts: NodeFacts,
+    pub(crate) began: Instant,
+    /// Set on leader and deputy only.
+    pub(crate) data_key: Option<Zeroizing<[u8; 32]>>,
+    pub(crate) log: LogSink,
+    pub(crate) tally: Tally,
+    /// Why leader or deputy were not reached so far.
+    pub(crate) unreached: Mutex<BTreeMap<NodeId, String>>,
+}
+
+impl Identity {
+    pub(crate) fn name(&self, node: NodeId) -> &str {
+        self.nodes.get(node as usize).map_or("-", String::as_str)
+    }
+
+    /// Remembers why a node was not reached.
+    pub(crate) fn not_reached(&self, node: NodeId, because: &str) {
+        if let Ok(mut unreached) = self.unreached.lock() {
+            unreached.insert(node, because.to_owned());
+        }
+    }
+
+    pub(crate) fn why_not_reached(&self, node: NodeId) -> Option<String> {
+        self.unreached.lock().ok()?.get(&node).cloned()
+    }
+
+    fn data_key(&self) -> Option<[u8; 32]> {
+        self.data_key.as_ref().map(|key| **key)
+    }
+}
+
+/// A connection whose two ends have proved themselves.
+pub(crate) struct Established {
+    pub(crate) peer: NodeId,
+    pub(crate) reader: FrameReader<OwnedReadHalf>,
+    pub(crate) writer: FrameWriter<OwnedWriteHalf>,
+    /// The peer's, if it may lead.
+    pub(crate) data_key: Option<Zeroizing<[u8; 32]>>,
+    /// What the dialer said of itself; `None` on the dialer's own side.
+    pub(crate) hello: Option<Hello>,
+    /// Set to the reason when the connection ends.
+    pub(crate) ending: Arc<watch::Sender<Option<String>>>,
+}
+
+pub(crate) struct Hello {
+    pub(crate) facts: NodeFacts,
+    pub(crate) waited: Duration,
+    pub(crate) seen: IpAddr,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Challenge {
+    magic: String,
+    protocol: u32,
+    nonce: [u8; 32],
+}
+
+/// Either a sealed claim or a refusal in words.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Reply {
+    Claim(String),
+    Refused(String),
+}
+
+/// What a credential seals.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Claim {
+    purpose: String,
+    cluster: String,
+    job_id: u32,
+    restart: u32,
+    nodes: u32,
+    /// `leader` or `deputy`: what the listener is.
+    role: String,
+    from: String,
+    to: String,
+    listener_nonce: [u8; 32],
+    dialer_nonce: [u8; 32],
+    /// The dialer's; zero in a welcome.
+    session_key: [u8; 32],
+    data_key: Option<[u8; 32]>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        wipe(&mut self.session_key);
+        if let Some(key) = &mut self.data_key {
+            wipe(key);
+        }
+    }
+}
+
+impl Claim {
+    fn new(id: &Identity, purpose: &str, listener: NodeId, to: &str, nonces: ([u8; 32], [u8; 32])) -> Self {
+        Self {
+            purpose: purpose.to_owned(),
+            cluster: id.job.cluster.clone(),
+            job_id: id.job.job_id,
+            restart: id.job.restart,
+            nodes: u32::try_from(id.nodes.len()).unwrap_or(u32::MAX),
+            role: role(listener).to_owned(),
+            from: id.name(id.me).to_owned(),
+            to: to.to_owned(),
+            listener_nonce: nonces.0,
+            dialer_nonce: nonces.1,
+            session_key: [0; 32],
+            data_key: id.data_key(),
+        }
+    }
+
+    /// Everything but the sender's name and the nonces.
+    fn check(&self, id: &Identity, purpose: &str, listener: NodeId) -> Result<(), HandshakeError> {
+        let pairs = [
+            ("purpose", self.purpose.clone(), purpose.to_owned()),
+            ("cluster", self.cluster.clone(), id.job.cluster.clone()),
+            ("job", self.job_id.to_string(), id.job.job_id.to_string()),
+            ("restart", self.restart.to_string(), id.job.restart.to_string()),
+            ("number of nodes", self.nodes.to_string(), id.nodes.len().to_string()),
+            ("role", self.role.clone(), role(listener).to_owned()),
+            ("target", self.to.clone(), id.name(id.me).to_owned()),
+        ];
+        pairs.into_iter().find(|(_, theirs, ours)| theirs != ours).map_or(Ok(()), |(what, theirs, ours)| {
+            Err(HandshakeError::Elsewhere { what, theirs: shown(&theirs, MAX_REASON), ours })
+        })
+    }
+
+    async fn seal(&self, auth: &Authenticator) -> Result<String, HandshakeError> {
+        let bytes = serde_json::to_vec(self).map_err(|_| HandshakeError::Unreadable { what: "own claim" })?;
+        Ok(auth.seal(Zeroizing::new(bytes)).await?)
+    }
+}
+
+fn role(listener: NodeId) -> &'static str {
+    if listener == 0 { "leader" } else { "deputy" }
+}
+
+/// Leader and deputy may send what all nodes said; the others only what they say themselves.
+fn limit_from(peer: NodeId) -> usize {
+    if peer <= 1 { MAX_FROM_LEADER } else { MAX_FROM_PEER }
+}
+
+/// The key of the connection's frames: both nonces go in, so that no two connections share one.
+fn frame_key(claim: &Claim) -> Zeroizing<[u8; 32]> {
+    let mut hasher = blake3::Hasher::new_derive_key("aimaster 1 frames between two nodes");
+    hasher.update(&claim.session_key).update(&claim.listener_nonce).update(&claim.dialer_nonce);
+    Zeroizing::new(*hasher.finalize().as_bytes())
+}
+
+fn parse<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, HandshakeError> {
+    serde_json::from_slice(bytes).map_err(|_| HandshakeError::Unreadable { what })
+}
+
+async fn say<T: Serialize>(writer: &mut FrameWriter<OwnedWriteHalf>, what: &T) -> Result<(), HandshakeError> {
+    let body = serde_json::to_vec(what).map_err(|_| HandshakeError::Unreadable { what: "own words" })?;
+    Ok(writer.send(&body).await?)
+}
+
+/// The listener's side. The caller bounds its time.
+pub(crate) async fn answer(
+    stream: TcpStream,
+    seen: IpAddr,
+    id: &Identity,
+) -> Result<Established, HandshakeError> {
+    let _ = stream.set_nodelay(true); // only a matter of speed
+    let (read, write) = stream.into_split();
+    let (mut reader, mut writer) = (FrameReader::greeting(read), FrameWriter::greeting(write));
+    let nonce = random()?;
+    say(&mut writer, &Challenge { magic: MAGIC.to_owned(), protocol: PROTOCOL, nonce }).await?;
+    let heard = match parse("hello", &reader.next().await?)? {
+        Reply::Claim(credential) => hear(credential, nonce, id).await,
+        Reply::Refused(text) => return Err(HandshakeError::Refused(shown(&text, MAX_REASON))),
+    };
+    let (claim, peer) = match heard {
+        Ok(heard) => heard,
+        Err(error) => {
+            // So that an honest node of another job goes on to the next port at once.
+            say(&mut writer, &Reply::Refused(error.to_string())).await?;
+            return Err(error);
+        }
+    };
+    let key = frame_key(&claim);
+    let welcome = Claim::new(id, WELCOME, id.me, &claim.from, (nonce, claim.dialer_nonce));
+    say(&mut writer, &Reply::Claim(welcome.seal(&id.auth).await?)).await?;
+    let mut reader = reader.sealed(Seal::new(&key, Direction::FromDialer), limit_from(peer));
+    let writer = writer.sealed(Seal::new(&key, Direction::FromListener));
+    let facts = decode(reader.next().await?).map_err(|_| HandshakeError::Unreadable { what: "facts" })?;
+    let (Message::Facts { facts, waited_ms }, _) = facts else {
+        return Err(HandshakeError::Unreadable { what: "facts" });
+    };
+    check_facts(&facts).map_err(HandshakeError::Facts)?;
+    let hello = Some(Hello { facts, waited: Duration::from_millis(waited_ms), seen });
+    let data_key = claim.data_key.map(Zeroizing::new);
+    Ok(Established { peer, reader, writer, data_key, hello, ending: Arc::default() })
+}
+
+/// Judges a hello's credential.
+async fn hear(credential: String, nonce: [u8; 32], id: &Identity) -> Result<(Claim, NodeId), HandshakeError> {
+    let claim: Claim = parse("claim", &id.auth.open(credential).await?)?;
+    claim.check(id, HELLO, id.me)?;
+    if claim.listener_nonce != nonce {
+        return Err(HandshakeError::Replay);
+    }
+    let peer = (0..).zip(id.nodes.iter()).find(|(_, name)| **name == claim.from).map(|(node, _)| node);
+    match peer {
+        Some(peer) if peer != id.me => Ok((claim, peer)),
+        _ => Err(HandshakeError::Stranger(shown(&claim.from, MAX_REASON))),
+    }
+}
+
+/// The dialer's side towards `target`. `challenge_within` is short, so that a silent stranger on a port costs
+/// little; the caller bounds the rest.
+pub(crate) async fn introduce(
+    stream: TcpStream,
+    target: NodeId,
+    id: &Identity,
+    challenge_within: Duration,
+) -> Result<Established, HandshakeError> {
+    let _ = stream.set_nodelay(true); // only a matter of speed
+    let (read, write) = stream.into_split();
+    let (mut reader, mut writer) = (FrameReader::greeting(read), FrameWriter::greeting(write));
+    let challenge = tokio::time::timeout(challenge_within, reader.next())
+        .await
+        .map_err(|_| HandshakeError::Late { what: "challenge" })??;
+    let challenge: Challenge = parse("challenge", &challenge)?;
+    if challenge.magic != MAGIC || challenge.protocol != PROTOCOL {
+        let refusal = format!("node {} speaks protocol {PROTOCOL}", id.name(id.me));
+        say(&mut writer, &Reply::Refused(refusal)).await?;
+        return Err(HandshakeError::Protocol { theirs: challenge.protocol });
+    }
+    let nonces = (challenge.nonce, random()?);
+    let mut claim = Claim::new(id, HELLO, target, id.name(target), nonces);
+    claim.session_key = random()?;
+    say(&mut writer, &Reply::Claim(claim.seal(&id.auth).await?)).await?;
+    let credential = match parse("welcome", &reader.next().await?)? {
+        Reply::Claim(credential) => credential,
+        Reply::Refused(text) => return Err(HandshakeError::Refused(shown(&text, MAX_REASON))),
+    };
+    let welcome: Claim = parse("claim", &id.auth.open(credential).await?)?;
+    welcome.check(id, WELCOME, target)?;
+    if (welcome.listener_nonce, welcome.dialer_nonce) != nonces {
+        return Err(HandshakeError::Replay);
+    }
+    if welcome.from != id.name(target) {
+        return Err(HandshakeError::Stranger(shown(&welcome.from, MAX_REASON)));
+    }
+    let key = frame_key(&claim);
+    let reader = reader.sealed(Seal::new(&key, Direction::FromListener), limit_from(target));
+    let mut writer = writer.sealed(Seal::new(&key, Direction::FromDialer));
+    let waited_ms = u64::try_from(id.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let facts = encode(&Message::Facts { facts: id.facts.clone(), waited_ms }, &[])
+        .map_err(|_| HandshakeError::Unreadable { what: "own facts" })?;
+    writer.send(&facts).await?;
+    let data_key = welcome.data_key.map(Zeroizing::new);
+    Ok(Established { peer: target, reader, writer, data_key, hello: None, ending: Arc::default() })
+}

@@ -1,0 +1,149 @@
+//! What nodes say to each other once they trust each other. Not how it travels.
+//!
+//! A body is the length of its head (four bytes, big endian), the head as JSON, then a payload that only the
+//! receiver's step understands, so that the leader passes answers on without reading them twice.
+
+use std::net::IpAddr;
+
+use diag::facts::{Engine, Joined, NodeFacts, NodeId, Roster, RosterEntry};
+use serde::{Deserialize, Serialize};
+use tokio_util::bytes::{BufMut, Bytes, BytesMut};
+
+/// Longest text of a node about itself; longer is refused.
+const MAX_FACT: usize = 1024;
+/// Most ranks of one node.
+const MAX_RANKS: usize = 256;
+
+/// Heads of messages.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Message {
+    /// The dialer's first word: its facts, and how long it has waited already.
+    Facts { facts: NodeFacts, waited_ms: u64 },
+    /// Leader to deputy when its window has ended: how many nodes it has, itself included.
+    Count { joined: u32, facts: NodeFacts },
+    /// Deputy to leader: who shall lead.
+    Leads { node: NodeId },
+    /// The leader's roster.
+    Roster(WireRoster),
+    /// A node follows the sender of the roster.
+    Accepted,
+    /// A node follows somebody else already.
+    Follows { leader: NodeId },
+    /// A node's answer in a step; the payload is the answer.
+    Answer { step: u64, tag: u32 },
+    /// All answers of a step; the payload is the map.
+    Answers { step: u64, tag: u32 },
+    /// A node lost its leader and follows the receiver: where it stands.
+    Resume { step: u64, tag: u32, finished: u64 },
+    /// The new leader lacks this step's map and asks a node that has it.
+    Fetch { step: u64 },
+    /// The leader's last word; the payload is what it says.
+    Conclusion,
+}
+
+/// A message with an unreadable head.
+#[derive(Debug, thiserror::Error)]
+#[error("a message can't be read: {0}")]
+pub(crate) struct Unreadable(String);
+
+pub(crate) fn encode(message: &Message, payload: &[u8]) -> Result<Bytes, Unreadable> {
+    let head = serde_json::to_vec(message).map_err(|error| Unreadable(error.to_string()))?;
+    let length = u32::try_from(head.len()).map_err(|error| Unreadable(error.to_string()))?;
+    let mut body = BytesMut::with_capacity(4 + head.len() + payload.len());
+    body.put_u32(length);
+    body.put_slice(&head);
+    body.put_slice(payload);
+    Ok(body.freeze())
+}
+
+pub(crate) fn decode(mut body: Bytes) -> Result<(Message, Bytes), Unreadable> {
+    let short = || Unreadable("it is cut short".to_owned());
+    let length: [u8; 4] = body.get(..4).and_then(|head| head.try_into().ok()).ok_or_else(short)?;
+    let end = 4 + u32::from_be_bytes(length) as usize;
+    if end > body.len() {
+        return Err(short());
+    }
+    let payload = body.split_off(end);
+    let message = serde_json::from_slice(&body[4..]).map_err(|error| Unreadable(error.to_string()))?;
+    Ok((message, payload))
+}
+
+/// Whether facts are of a believable size.
+pub(crate) fn check_facts(facts: &NodeFacts) -> Result<(), &'static str> {
+    let texts = [Some(&facts.version), Some(&facts.request_digest), facts.unable.as_ref()];
+    if texts.into_iter().flatten().any(|text| text.len() > MAX_FACT) {
+        return Err("a text in its facts is longer than 1024 bytes");
+    }
+    if facts.rank_ports.len() > MAX_RANKS {
+        return Err("its facts name more than 256 ranks");
+    }
+    Ok(())
+}
+
+/// A roster as it travels: everybody knows the names already, and most nodes are of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct WireRoster {
+    leader: NodeId,
+    kinds: Vec<(String, String, Engine)>,
+    nodes: Vec<(Option<WireNode>, Option<String>)>,
+}
+
+/// Kind, believed address, seen address, ports, why unable.
+type WireNode = (u32, Option<IpAddr>, IpAddr, Vec<u16>, Option<String>);
+
+impl WireRoster {
+    pub(crate) fn new(roster: &Roster) -> Self {
+        let mut kinds = Vec::new();
+        let mut kind_of = |facts: &NodeFacts| {
+            let kind = (facts.version.clone(), facts.request_digest.clone(), facts.engine);
+            let at = kinds.iter().position(|known| *known == kind).unwrap_or_else(|| {
+                kinds.push(kind);
+                kinds.len() - 1
+            });
+            u32::try_from(at).unwrap_or(u32::MAX)
+        };
+        let nodes = roster
+            .nodes
+            .iter()
+            .map(|entry| {
+                let joined = entry.joined.as_ref().map(|joined| {
+                    let facts = &joined.facts;
+                    let kind = kind_of(facts);
+                    (kind, facts.address, joined.seen_address, facts.rank_ports.clone(), facts.unable.clone())
+                });
+                (joined, entry.absent_because.clone())
+            })
+            .collect();
+        Self { leader: roster.leader, kinds, nodes }
+    }
+
+    /// The roster, if it is of this job's nodes and its sender leads.
+    pub(crate) fn open(self, names: &[String], sender: NodeId) -> Result<Roster, Unreadable> {
+        if self.nodes.len() != names.len() || self.leader != sender {
+            return Err(Unreadable(format!(
+                "a roster of {} nodes led by node {}, sent by node {sender} of {}",
+                self.nodes.len(),
+                self.leader,
+                names.len()
+            )));
+        }
+        let entry = |(name, (joined, absent_because)): (&String, (Option<WireNode>, Option<String>))| {
+            let joined = match joined {
+                None => None,
+                Some((kind, address, seen_address, rank_ports, unable)) => {
+                    let (version, request_digest, engine) = self
+                        .kinds
+                        .get(kind as usize)
+                        .cloned()
+                        .ok_or_else(|| Unreadable(format!("a roster without kind {kind}")))?;
+                    let facts = NodeFacts { version, request_digest, engine, address, rank_ports, unable };
+                    Some(Joined { facts, seen_address })
+                }
+            };
+            Ok(RosterEntry { name: name.clone(), joined, absent_because })
+        };
+        let nodes = names.iter().zip(self.nodes).map(entry).collect::<Result<_, _>>()?;
+        Ok(Roster { nodes, leader: sender })
+    }
+}

@@ -1,0 +1,343 @@
+//! Carries out decided steps, each after a look at Slurm. What to do was decided before; here it is only found
+//! out that something no longer applies, and then it is left undone and said so.
+
+use std::time::Duration;
+
+use diag::admin_comment::{is_part, with_part};
+use diag::job::JobView;
+use tokio::time::{Instant, sleep};
+
+use crate::slurm::scontrol::{Scontrol, ScontrolError};
+
+/// Calls for one job that reach the controller; every job of a site may come by at the same time.
+pub const MAX_CALLS: u32 = 12;
+/// Rest before the controller is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// States that nothing follows: a job in one of them was not requeued.
+const ENDED: [&str; 8] =
+    ["CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL"];
+/// States in which a job's prologs run.
+const STARTING: [&str; 2] = ["CONFIGURING", "RUNNING"];
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Take a node out of service.
+    Drain {
+        /// Its name.
+        node: String,
+        /// Why, one line.
+        reason: String,
+    },
+    /// Put the job back into the queue, without some nodes.
+    Requeue {
+        /// Nodes to leave out from now on, besides those that it leaves out already.
+        exclude: Vec<String>,
+        /// A nice value for it.
+        nice: Option<i32>,
+    },
+    /// Replace our part of AdminComment.
+    AdminComment {
+        /// `aimaster{...}`.
+        part: String,
+    },
+    /// A line to a waiting srun or salloc.
+    Notify {
+        /// The line.
+        text: String,
+    },
+    /// End the job.
+    Cancel,
+}
+
+/// The run that the steps were decided for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThisRun {
+    /// The job's own id.
+    pub job_id: u32,
+    /// How often it had been restarted.
+    pub restart: u32,
+    /// Its nodes.
+    pub nodes: Vec<String>,
+}
+
+/// A step and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepOutcome {
+    /// The step.
+    pub step: Step,
+    /// Done (what exactly), or not (why), in words.
+    pub result: Result<String, String>,
+}
+
+/// What came of the steps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Applied {
+    /// In the order of the steps.
+    pub outcomes: Vec<StepOutcome>,
+    /// The job as Slurm showed it before.
+    pub before: Option<JobView>,
+    /// The job as Slurm showed it afterwards.
+    pub after: Option<JobView>,
+    /// Whether something was left undone because the controller was not reached.
+    pub controller_lost: bool,
+    /// Calls that were made.
+    pub calls: u32,
+}
+
+/// Carries out `steps` in their order, until `deadline`.
+pub async fn apply(scontrol: &Scontrol, run: &ThisRun, steps: &[Step], deadline: Instant) -> Applied {
+    let mut work = Work { scontrol, run, deadline, calls: 0, controller_lost: false, looked: false };
+    let mut applied = Applied::default();
+    if steps.is_empty() {
+        return applied;
+    }
+    let mut job = work.look().await;
+    applied.before = job.as_ref().ok().cloned();
+    let mut at = 0;
+    while at < steps.len() {
+        let drains = steps[at..].iter().take_while(|step| matches!(step, Step::Drain { .. })).count();
+        let group = &steps[at..at + drains.max(1)];
+        if !work.looked && matches!(group[0], Step::Requeue { .. } | Step::Cancel) {
+            job = work.look().await;
+        }
+        match &job {
+            Err(because) => {
+                applied.outcomes.extend(group.iter().map(|step| outcome(step, Err(because.clone()))))
+            }
+            Ok(_) if drains > 0 => applied.outcomes.extend(work.drain(group).await),
+            Ok(view) => applied.outcomes.push(outcome(&group[0], work.one(&group[0], view).await)),
+        }
+        work.looked = false;
+        at += group.len();
+    }
+    if applied.outcomes.iter().any(|outcome| outcome.result.is_ok()) && work.may_call().is_ok() {
+        let before = scontrol.calls();
+        applied.after = scontrol.show_job(run.job_id, deadline).await.ok();
+        work.calls += scontrol.calls().saturating_sub(before);
+    }
+    if let Some(job) = applied.after.as_ref().filter(|job| ENDED.contains(&job.state.as_str())) {
+        let requeues =
+            |one: &&mut StepOutcome| matches!(one.step, Step::Requeue { .. }) && one.result.is_ok();
+        for one in applied.outcomes.iter_mut().filter(requeues) {
+            one.result = Err(format!("Slurm did not requeue it: it is {}", job.state));
+        }
+    }
+    applied.controller_lost = work.controller_lost;
+    applied.calls = work.calls;
+    applied
+}
+
+fn outcome(step: &Step, result: Result<String, String>) -> StepOutcome {
+    StepOutcome { step: step.clone(), result }
+}
+
+/// Whether the job is still the run that was judged.
+fn is_this_run(job: &JobView, run: &ThisRun) -> Result<(), String> {
+    let sorted = |nodes: &[String]| {
+        let mut nodes = nodes.to_vec();
+        nodes.sort_unstable();
+        nodes
+    };
+    if !STARTING.contains(&job.state.as_str()) {
+        return Err(format!("job {} is {} by now", job.job_id, job.state));
+    }
+    if job.restarts != run.restart {
+        return Err(format!(
+            "job {} was restarted meanwhile (restart {}, not {})",
+            job.job_id, job.restarts, run.restart
+        ));
+    }
+    if sorted(&job.nodes) != sorted(&run.nodes) {
+        return Err(format!("job {} is on other nodes by now: {}", job.job_id, job.nodes.join(",")));
+    }
+    Ok(())
+}
+
+/// What to call a job when a field of it alone is changed: components of a heterogeneous job have ids of their
+/// own, tasks of an array may share the array's.
+fn field_target(job: &JobView) -> String {
+    if job.het_job_id.is_some() { job.job_id.to_string() } else { job.target() }
+}
+
+struct Work<'a> {
+    scontrol: &'a Scontrol,
+    run: &'a ThisRun,
+    deadline: Instant,
+    calls: u32,
+    controller_lost: bool,
+    /// Whether the last thing done was a look at the job.
+    looked: bool,
+}
+
+impl Work<'_> {
+    fn may_call(&self) -> Result<(), String> {
+        if Instant::now() >= self.deadline {
+            return Err("the time for it is over".to_owned());
+        }
+        if self.calls >= MAX_CALLS {
+            return Err(format!("{MAX_CALLS} calls were made already"));
+        }
+        Ok(())
+    }
+
+    /// Makes a call, again while the controller is not reached, until the deadline. Tries that don't reach it
+    /// cost it nothing and are not counted.
+    async fn call<T>(&mut self, make: impl AsyncFn() -> Result<T, ScontrolError>) -> Result<T, String> {
+        self.may_call()?;
+        loop {
+            let before = self.scontrol.calls();
+            let result = make().await;
+            let made = self.scontrol.calls().saturating_sub(before);
+            let error = match result {
+                Ok(value) => {
+                    self.calls += made;
+                    return Ok(value);
+                }
+                Err(error) => error,
+            };
+            if !error.is_unreachable() {
+                self.calls += made;
+                return Err(crate::chain(&error));
+            }
+            if Instant::now() + RETRY_PAUSE >= self.deadline {
+                self.controller_lost = true;
+                return Err(format!("the controller was not reached in time: {}", crate::chain(&error)));
+            }
+            sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// The job, if it is still this run.
+    async fn look(&mut self) -> Result<JobView, String> {
+        let (scontrol, run, deadline) = (self.scontrol, self.run, self.deadline);
+        let job = self.call(async || scontrol.show_job(run.job_id, deadline).await).await?;
+        self.looked = true;
+        is_this_run(&job, run)?;
+        Ok(job)
+    }
+
+    /// An action that must not be repeated blindly: before a further try the job is looked at again.
+    async fn act(&mut self, make: impl AsyncFn() -> Result<(), ScontrolError>) -> Result<(), String> {
+        self.may_call()?;
+        let (scontrol, run, deadline) = (self.scontrol, self.run, self.deadline);
+        self.call(async || match make().await {
+            Err(error) if error.is_unreachable() => {
+                sleep(RETRY_PAUSE.min(deadline.saturating_duration_since(Instant::now()))).await;
+                match scontrol.show_job(run.job_id, deadline).await {
+                    // The lost call had its effect.
+                    Ok(job) if is_this_run(&job, run).is_err() => Ok(()),
+                    _ => Err(error),
+                }
+            }
+            other => other,
+        })
+        .await
+    }
+
+    async fn one(&mut self, step: &Step, job: &JobView) -> Result<String, String> {
+        let (scontrol, deadline) = (self.scontrol, self.deadline);
+        let target = job.target();
+        match step {
+            Step::Requeue { exclude, nice } => self.requeue(job, exclude, *nice).await,
+            Step::AdminComment { part } => {
+                if !is_part(part) {
+                    return Err("the new part of AdminComment is malformed".to_owned());
+                }
+                if job.admin_comment.contains('\n') {
+                    return Err(
+                        "AdminComment holds line breaks and can't be read exactly: left alone".to_owned()
+                    );
+                }
+                let text = with_part(&job.admin_comment, part);
+                let fields = [("AdminComment", text.as_str())];
+                let field_target = field_target(job);
+                self.call(async || scontrol.update_job(&field_target, &fields, deadline).await).await?;
+                Ok("AdminComment holds the verdict".to_owned())
+            }
+            Step::Notify { text } => {
+                self.call(async || scontrol.notify(job.job_id, text, deadline).await).await?;
+                Ok("the user was told".to_owned())
+            }
+            Step::Cancel => {
+                self.act(async || scontrol.cancel(&target, deadline).await).await?;
+                Ok(format!("job {target} was cancelled"))
+            }
+            Step::Drain { .. } => Err("drains come in groups".to_owned()),
+        }
+    }
+
+    async fn requeue(
+        &mut self,
+        job: &JobView,
+        exclude: &[String],
+        nice: Option<i32>,
+    ) -> Result<String, String> {
+        if !job.batch {
+            return Err("only batch jobs can go back to the queue".to_owned());
+        }
+        if !job.requeue {
+            return Err("the job does not allow it (--no-requeue)".to_owned());
+        }
+        if let Some(node) = exclude.iter().find(|node| job.required_nodes.contains(node)) {
+            return Err(format!("the job asks for {node} by name"));
+        }
+        let (scontrol, deadline, target) = (self.scontrol, self.deadline, job.target());
+        self.act(async || scontrol.requeue(&target, deadline).await).await?;
+        let mut excluded = job.excluded_nodes.clone();
+        excluded.extend(exclude.iter().filter(|node| !job.excluded_nodes.contains(node)).cloned());
+        let (list, nice) = (excluded.join(","), nice.map(|nice| nice.to_string()));
+        let mut fields: Vec<(&str, &str)> = Vec::new();
+        if !exclude.is_empty() {
+            fields.push(("ExcNodeList", &list));
+        }
+        fields.extend(nice.as_deref().map(|nice| ("Nice", nice)));
+        if fields.is_empty() {
+            return Ok(format!("job {target} was requeued"));
+        }
+        let field_target = field_target(job);
+        match self.call(async || scontrol.update_job(&field_target, &fields, deadline).await).await {
+            Ok(()) => Ok(format!("job {target} was requeued; it leaves out {list}")),
+            Err(because) => {
+                Ok(format!("job {target} was requeued; its excluded nodes could not be set: {because}"))
+            }
+        }
+    }
+
+    /// Drains that follow each other: one look at all of the nodes, one call for each reason.
+    async fn drain(&mut self, group: &[Step]) -> Vec<StepOutcome> {
+        let (scontrol, deadline) = (self.scontrol, self.deadline);
+        let wanted: Vec<(&String, &String)> = group
+            .iter()
+            .filter_map(|step| match step {
+                Step::Drain { node, reason } => Some((node, reason)),
+                _ => None,
+            })
+            .collect();
+        let names: Vec<String> = wanted.iter().map(|(node, _)| (*node).clone()).collect();
+        let views = match self.call(async || scontrol.show_nodes(&names, deadline).await).await {
+            Ok(views) => views,
+            Err(because) => return group.iter().map(|step| outcome(step, Err(because.clone()))).collect(),
+        };
+        let mut results: Vec<Option<Result<String, String>>> = views
+            .iter()
+            .map(|view| {
+                view.is_taken().then(|| {
+                    let state = view.state.iter().map(String::as_str).collect::<Vec<_>>().join("+");
+                    Err(format!("left alone: it is {state} already, reason {:?}", view.reason))
+                })
+            })
+            .collect();
+        while let Some(at) = results.iter().position(Option::is_none) {
+            let same: Vec<usize> = (at..wanted.len())
+                .filter(|i| results[*i].is_none() && wanted[*i].1 == wanted[at].1)
+                .collect();
+            let nodes: Vec<String> = same.iter().map(|i| wanted[*i].0.clone()).collect();
+            let done = self.call(async || scontrol.drain(&nodes, wanted[at].1, deadline).await).await;
+            for i in same {
+                results[i] = Some(done.clone().map(|()| format!("{} was drained", wanted[i].0)));
+            }
+        }
+        group.iter().zip(results.into_iter().flatten()).map(|(step, result)| outcome(step, result)).collect()
+    }
+}

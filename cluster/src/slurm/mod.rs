@@ -1,0 +1,8 @@
+//! Slurm as a job's prolog meets it: its environment, its configuration, its command. No libslurm.
+
+pub mod address;
+pub mod apply;
+pub mod config;
+pub mod environment;
+pub mod scontrol;
+pub mod show;

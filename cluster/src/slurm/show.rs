@@ -1,0 +1,243 @@
+//! Reads what `scontrol show job` and `scontrol show node` print. Nothing is run here.
+//!
+//! A job's name, comment and paths are its user's: they may hold spaces, `=` and line breaks, and so imitate any
+//! line of the output, even a whole record. What the user writes can add lines, but can't remove Slurm's own. So a
+//! job is believed only if the output holds one record and each field's line is there once; where Slurm shows
+//! several records (an array, a heterogeneous job), [`selector`] says how to ask for one of them.
+
+use std::collections::BTreeSet;
+
+use diag::hostlist::expand;
+use diag::job::{JobView, NodeView};
+
+/// Why the output was not believed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ShowError {
+    /// No record is about what was asked.
+    #[error("it says nothing of {0}")]
+    Absent(String),
+    /// A field is missing.
+    #[error("the record of {of} has no {field}")]
+    Missing {
+        /// What the record is about.
+        of: String,
+        /// The field.
+        field: &'static str,
+    },
+    /// A field is there more than once.
+    #[error(
+        "the record of {of} has {field} more than once: a name or path of the job may imitate Slurm's output"
+    )]
+    Ambiguous {
+        /// What the record is about.
+        of: String,
+        /// The field.
+        field: &'static str,
+    },
+    /// A field can't be read.
+    #[error("the record of {of} has an unreadable {field}: {value:?}")]
+    Unreadable {
+        /// What the record is about.
+        of: String,
+        /// The field.
+        field: &'static str,
+        /// What it holds, shortened.
+        value: String,
+    },
+}
+
+/// Whether a line continues a record with a field of Slurm's (three spaces, a name, `=`).
+fn is_field(line: &str) -> bool {
+    let name = |text: &str| text.starts_with(|c: char| c.is_ascii_uppercase());
+    line.strip_prefix("   ")
+        .and_then(|rest| rest.split_once('='))
+        .is_some_and(|(key, _)| name(key) && !key.contains(' '))
+}
+
+struct Record<'a> {
+    of: String,
+    head: &'a str,
+    lines: Vec<&'a str>,
+}
+
+impl<'a> Record<'a> {
+    /// The only record whose first line begins with `start` and a space, or is `start`.
+    fn find(text: &'a str, start: &str, of: &str) -> Result<Self, ShowError> {
+        let is_head = |line: &str| {
+            line.strip_prefix(start).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        };
+        let mut heads = text.split('\n').enumerate().filter(|(_, line)| is_head(line));
+        let (at, head) = heads.next().ok_or_else(|| ShowError::Absent(of.to_owned()))?;
+        if heads.next().is_some() {
+            return Err(ShowError::Ambiguous { of: of.to_owned(), field: "first line" });
+        }
+        let kind = start.split_inclusive('=').next().unwrap_or(start);
+        // Not only up to the next empty line: a name may hold one, and Slurm's own lines would follow it.
+        let lines = text.split('\n').skip(at + 1).take_while(|line| !line.starts_with(kind)).collect();
+        Ok(Self { of: of.to_owned(), head, lines })
+    }
+
+    /// The line that begins with a field, from its value on; with the lines that continue the value.
+    fn line(&self, field: &'static str) -> Result<Option<String>, ShowError> {
+        let value = |line: &'a str| line.strip_prefix("   ")?.strip_prefix(field)?.strip_prefix('=');
+        let mut found = self.lines.iter().enumerate().filter_map(|(at, line)| Some((at, value(line)?)));
+        let Some((at, first)) = found.next() else { return Ok(None) };
+        if found.next().is_some() {
+            return Err(ShowError::Ambiguous { of: self.of.clone(), field });
+        }
+        let mut text = first.to_owned();
+        for more in self.lines[at + 1..].iter().take_while(|line| !is_field(line)) {
+            text.push('\n');
+            text.push_str(more);
+        }
+        Ok(Some(text.trim_end().to_owned()))
+    }
+
+    fn needed(&self, field: &'static str) -> Result<String, ShowError> {
+        self.line(field)?.ok_or_else(|| ShowError::Missing { of: self.of.clone(), field })
+    }
+
+    fn unreadable(&self, field: &'static str, value: &str) -> ShowError {
+        ShowError::Unreadable { of: self.of.clone(), field, value: crate::log::shown(value, 80) }
+    }
+
+    fn number(&self, field: &'static str, value: Option<&str>) -> Result<u32, ShowError> {
+        let value = value.ok_or_else(|| ShowError::Missing { of: self.of.clone(), field })?;
+        value.parse().map_err(|_| self.unreadable(field, value))
+    }
+
+    fn names(&self, field: &'static str, value: &str) -> Result<Vec<String>, ShowError> {
+        if matches!(value, "" | "(null)") {
+            return Ok(Vec::new());
+        }
+        expand(value).map_err(|_| self.unreadable(field, value))
+    }
+}
+
+/// A later field of a line whose values hold no spaces.
+fn word<'a>(line: &'a str, field: &str) -> Option<&'a str> {
+    line.split_whitespace().find_map(|word| word.strip_prefix(field)?.strip_prefix('='))
+}
+
+/// First word of a line.
+fn first(line: &str) -> &str {
+    line.split_whitespace().next().unwrap_or("")
+}
+
+/// How to ask for the job alone, where the output shows others as well: `ARRAY_TASK` or `HET+OFFSET`.
+#[must_use]
+pub fn selector(text: &str, id: u32) -> Option<String> {
+    if text.split('\n').filter(|line| line.starts_with("JobId=")).count() < 2 {
+        return None;
+    }
+    let record = Record::find(text, &format!("JobId={id}"), "").ok()?;
+    let head = record.head.split(" JobName=").next().unwrap_or("");
+    let number = |field: &str| word(head, field)?.parse::<u32>().ok();
+    match (number("ArrayJobId"), number("ArrayTaskId"), number("HetJobId"), number("HetJobOffset")) {
+        (Some(array), Some(task), ..) => Some(format!("{array}_{task}")),
+        (_, _, Some(het), Some(offset)) => Some(format!("{het}+{offset}")),
+        _ => None,
+    }
+}
+
+/// The job `id` in the output of `scontrol show job`, which has to be about this job alone.
+///
+/// # Errors
+/// It is not there, or the output can't be believed.
+pub fn job(text: &str, id: u32) -> Result<JobView, ShowError> {
+    let record = Record::find(text, &format!("JobId={id}"), &format!("job {id}"))?;
+    if text.split('\n').filter(|line| line.starts_with("JobId=")).count() > 1 {
+        return Err(ShowError::Ambiguous { of: record.of, field: "JobId" });
+    }
+    // What stands before the name is Slurm's.
+    let head = record.head.split(" JobName=").next().unwrap_or("");
+    let optional = |field: &'static str| match word(head, field) {
+        None => Ok(None),
+        value => record.number(field, value).map(Some),
+    };
+    let requeue = record.needed("Requeue")?;
+    let wanted = record.needed("ReqNodeList")?;
+    let flag = |field: &'static str, value: Option<&str>| Ok(record.number(field, value)? != 0);
+    Ok(JobView {
+        job_id: id,
+        array_job_id: optional("ArrayJobId")?,
+        // A pending rest of an array reads `3-7`: it has no task id of its own.
+        array_task_id: word(head, "ArrayTaskId").and_then(|task| task.parse().ok()),
+        het_job_id: optional("HetJobId")?,
+        state: first(&record.needed("JobState")?).to_owned(),
+        restarts: record.number("Restarts", word(&requeue, "Restarts"))?,
+        nodes: record.names("NodeList", first(&record.needed("NodeList")?))?,
+        batch: flag("BatchFlag", word(&requeue, "BatchFlag"))?,
+        requeue: flag("Requeue", Some(first(&requeue)))?,
+        required_nodes: record.names("ReqNodeList", first(&wanted))?,
+        excluded_nodes: record.names("ExcNodeList", word(&wanted, "ExcNodeList").unwrap_or(""))?,
+        admin_comment: record.line("AdminComment")?.filter(|text| text != "(null)").unwrap_or_default(),
+    })
+}
+
+/// A node in the output of `scontrol show node`.
+///
+/// # Errors
+/// It is not there, or the output can't be believed.
+pub fn node(text: &str, name: &str) -> Result<NodeView, ShowError> {
+    let record = Record::find(text, &format!("NodeName={name}"), &format!("node {name}"))?;
+    let state = states(first(&record.needed("State")?));
+    if state.is_empty() {
+        return Err(record.unreadable("State", ""));
+    }
+    let reason = record.line("Reason")?.unwrap_or_default();
+    // `[user@time]` is Slurm's addition.
+    let own = match reason.rfind(" [") {
+        Some(at) if reason.ends_with(']') && reason[at..].contains('@') => &reason[..at],
+        _ => reason.as_str(),
+    };
+    Ok(NodeView { name: name.to_owned(), state, reason: own.trim().to_owned() })
+}
+
+/// State flags, whichever way they are written: `IDLE+DRAIN`, `DOWN*`, `MIXED~`, `drained`.
+#[must_use]
+pub fn states(text: &str) -> BTreeSet<String> {
+    let mut flags = BTreeSet::new();
+    for part in text.split('+') {
+        let base = part.trim_end_matches(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for mark in part[base.len()..].chars() {
+            flags.extend(mark_means(mark).map(str::to_owned));
+        }
+        let base = base.to_ascii_uppercase();
+        match base.as_str() {
+            "" => (),
+            "DRAINED" | "DRAINING" | "DRNG" => {
+                flags.insert("DRAIN".to_owned());
+            }
+            "FAILING" | "FAILG" => {
+                flags.insert("FAIL".to_owned());
+            }
+            "ALLOC" => {
+                flags.insert("ALLOCATED".to_owned());
+            }
+            "NO_RESPOND" => {
+                flags.insert("NOT_RESPONDING".to_owned());
+            }
+            _ => {
+                flags.insert(base);
+            }
+        }
+    }
+    flags
+}
+
+/// The marks that sinfo's manual page lists.
+fn mark_means(mark: char) -> Option<&'static str> {
+    Some(match mark {
+        '*' => "NOT_RESPONDING",
+        '~' => "POWERED_DOWN",
+        '#' => "POWERING_UP",
+        '!' => "POWER_DOWN",
+        '%' => "POWERING_DOWN",
+        '$' => "MAINTENANCE",
+        '@' => "REBOOT_REQUESTED",
+        '^' => "REBOOT_ISSUED",
+        '-' => "PLANNED",
+        _ => return None,
+    })
+}

@@ -1,0 +1,475 @@
+//! The meeting and the session over real sockets on loopback, with the key file's handshake. Real munged and
+//! real nodes are elsewhere.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cluster::auth::{Authenticator, SiteKey};
+use cluster::log::LogSink;
+use cluster::rendezvous::{JobKey, MeetConfig, MeetError, meet};
+use cluster::session::{Exchanged, Session, SessionError};
+use diag::facts::{Engine, NodeFacts, NodeId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+#[derive(Clone)]
+struct Job {
+    id: u32,
+    nodes: u32,
+    first_port: u16,
+    window: Duration,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Job {
+    /// Each test has 16 ports of its own and starts on the first.
+    fn new(test: u16, nodes: u32) -> Self {
+        Self {
+            id: 16 * 1000,
+            nodes,
+            first_port: 46_000 + 16 * test,
+            window: Duration::from_secs(10),
+            lines: Arc::default(),
+        }
+    }
+
+    fn config(&self, me: NodeId) -> MeetConfig {
+        let lines = Arc::clone(&self.lines);
+        MeetConfig {
+            job: JobKey { cluster: "c".into(), job_id: self.id, restart: 0 },
+            nodes: (0..self.nodes).map(|node| format!("n{node}")).collect(),
+            me,
+            addresses: BTreeMap::from([(0, HOME), (1, HOME)]),
+            ports: self.first_port..=self.first_port + 15,
+            join_window: self.window,
+            auth: Authenticator::KeyFile(SiteKey::from_secret(&[7; 64])),
+            log: LogSink::new(move |line| lines.lock().unwrap().push(line.to_owned())),
+        }
+    }
+
+    fn start(&self, me: NodeId) -> JoinHandle<Result<Session, MeetError>> {
+        tokio::spawn(meet(self.config(me), facts()))
+    }
+
+    fn said(&self, text: &str) -> bool {
+        self.lines.lock().unwrap().iter().any(|line| line.contains(text))
+    }
+}
+
+fn facts() -> NodeFacts {
+    NodeFacts {
+        version: "1".into(),
+        request_digest: "d".into(),
+        engine: Engine::Host,
+        address: Some(HOME),
+        rank_ports: vec![1, 2],
+        unable: None,
+    }
+}
+
+fn soon(ms: u64) -> Instant {
+    Instant::now() + Duration::from_millis(ms)
+}
+
+async fn all(job: &Job) -> Vec<Session> {
+    let started: Vec<_> = (0..job.nodes).map(|me| job.start(me)).collect();
+    let mut sessions = Vec::new();
+    for one in started {
+        sessions.push(one.await.unwrap().unwrap());
+    }
+    sessions
+}
+
+/// Every session exchanges its node's number times ten; the maps in order of nodes.
+async fn exchange_all(
+    sessions: Vec<Session>,
+    tag: u32,
+    ms: u64,
+) -> Vec<(Session, Result<BTreeMap<NodeId, Exchanged<u32>>, SessionError>)> {
+    let tasks: Vec<_> = sessions
+        .into_iter()
+        .map(|mut session| {
+            tokio::spawn(async move {
+                let mine = session.me() * 10;
+                let map = session.exchange(tag, &mine, soon(ms)).await;
+                (session, map)
+            })
+        })
+        .collect();
+    let mut done = Vec::new();
+    for task in tasks {
+        done.push(task.await.unwrap());
+    }
+    done
+}
+
+#[tokio::test]
+async fn nodes_join_exchange_and_conclude() {
+    let job = Job::new(0, 5);
+    let begin = Instant::now();
+    let sessions = all(&job).await;
+    assert!(begin.elapsed() < Duration::from_secs(2), "nobody waits for the window's end");
+    assert!(sessions.iter().all(|s| s.roster() == sessions[0].roster() && s.roster().able().count() == 5));
+    assert!(sessions.iter().all(|s| s.data_key() == sessions[0].data_key() && *s.data_key() != [0; 32]));
+    assert_eq!(sessions.iter().filter(|s| s.is_leader()).count(), 1);
+    let done = exchange_all(sessions, 3, 2000).await;
+    let expected: BTreeMap<_, _> = (0..5).map(|n| (n, Exchanged::Answer(n * 10))).collect();
+    let mut tasks = Vec::new();
+    for (mut session, map) in done {
+        assert_eq!(map.unwrap(), expected);
+        tasks.push(tokio::spawn(async move {
+            let word = session.is_leader().then(|| "over".to_owned());
+            session.conclude(word.as_ref(), soon(3000)).await
+        }));
+    }
+    for task in tasks {
+        assert_eq!(task.await.unwrap().unwrap(), "over");
+    }
+}
+
+#[tokio::test]
+async fn a_single_node_meets_itself() {
+    let mut session = meet(Job::new(1, 1).config(0), facts()).await.unwrap();
+    assert_eq!(
+        session.exchange(1, &5, soon(100)).await.unwrap(),
+        BTreeMap::from([(0, Exchanged::Answer(5))])
+    );
+    assert_eq!(session.conclude(Some(&1), soon(100)).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_thousand_nodes_meet_on_one_thread() {
+    let mut job = Job::new(2, 1024);
+    job.window = Duration::from_secs(60);
+    let begin = Instant::now();
+    let sessions = all(&job).await;
+    let met = begin.elapsed();
+    for (_, map) in exchange_all(sessions, 1, 20_000).await {
+        assert_eq!(map.unwrap().len(), 1024);
+    }
+    eprintln!("met in {met:?}, exchanged in {:?}", begin.elapsed() - met);
+    // 2 s optimised; unoptimised JSON of a shared machine takes longer.
+    assert!(met < Duration::from_secs(if cfg!(debug_assertions) { 30 } else { 2 }), "{met:?}");
+}
+
+#[tokio::test]
+async fn an_absent_node_is_named_and_the_others_go_on() {
+    let mut job = Job::new(3, 4);
+    job.window = Duration::from_millis(700);
+    let started: Vec<_> = [0, 1, 3].map(|me| job.start(me)).into();
+    let begin = Instant::now();
+    for one in started {
+        let session = one.await.unwrap().unwrap();
+        let entry = &session.roster().nodes[2];
+        assert!(entry.joined.is_none() && entry.absent_because.as_ref().unwrap().contains("did not join"));
+        assert_eq!(session.roster().leader, 0);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(2), "the window bounds the wait");
+}
+
+#[tokio::test]
+async fn a_leader_that_cannot_listen_is_replaced_for_the_meeting() {
+    let mut job = Job::new(4, 4);
+    job.window = Duration::from_millis(800);
+    // The leader finds no free port, the deputy listens elsewhere: on ports that the leader's range lacks.
+    let held: Vec<_> = (0..16).map(|i| TcpListener::bind(("::", job.first_port + i)).unwrap()).collect();
+    let leader = job.start(0);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(held);
+    let others: Vec<_> = (1..4).map(|me| job.start(me)).collect();
+    let mut sessions = vec![leader.await.unwrap().unwrap()];
+    for one in others {
+        sessions.push(one.await.unwrap().unwrap());
+    }
+    assert!(sessions.iter().all(|s| s.roster().leader == 1 && s.roster().able().count() == 4));
+    assert!(sessions.iter().all(|s| s.data_key() == sessions[1].data_key()));
+    for (_, map) in exchange_all(sessions, 1, 2000).await {
+        assert!(map.unwrap().values().all(|answer| matches!(answer, Exchanged::Answer(_))));
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_never_comes_is_replaced_and_named() {
+    let mut job = Job::new(5, 4);
+    job.window = Duration::from_millis(300);
+    let started: Vec<_> = (1..4).map(|me| job.start(me)).collect();
+    for one in started {
+        let session = one.await.unwrap().unwrap();
+        assert_eq!(session.roster().leader, 1);
+        assert!(session.roster().nodes[0].joined.is_none());
+    }
+}
+
+#[tokio::test]
+async fn few_nodes_end_in_time_with_an_error_each() {
+    let mut job = Job::new(6, 6);
+    job.window = Duration::from_millis(300);
+    let mut lonely_leader = job.config(0);
+    lonely_leader.addresses.clear();
+    let begin = Instant::now();
+    // Alone among six, the leader has fewer than half.
+    assert!(matches!(meet(lonely_leader, facts()).await, Err(MeetError::TooFew { joined: 1, nodes: 6 })));
+    let peer = job.start(4).await.unwrap();
+    assert!(matches!(peer, Err(MeetError::NoLeader { .. })), "{peer:?}");
+    assert!(begin.elapsed() < Duration::from_secs(8));
+}
+
+#[tokio::test]
+async fn half_of_the_nodes_is_enough_for_the_leader_only() {
+    let mut job = Job::new(7, 2);
+    job.window = Duration::from_millis(300);
+    assert!(job.start(0).await.unwrap().unwrap().is_leader());
+    let deputy = job.start(1).await.unwrap();
+    assert!(matches!(deputy, Err(MeetError::NoLeader { .. })), "{deputy:?}");
+}
+
+#[tokio::test]
+async fn garbage_floods_and_silence_do_not_keep_real_nodes_out() {
+    let job = Job::new(8, 3);
+    let leader = job.start(0);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let at = SocketAddr::new(HOME, job.first_port);
+    let mut silent = Vec::new();
+    for i in 0..600 {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        match i % 3 {
+            0 => stream.write_all(&[0xff; 64]).await.unwrap(),
+            1 => stream.write_all(b"\0\0\0\x05hello").await.unwrap(),
+            _ => (),
+        }
+        silent.push(stream);
+    }
+    let begin = Instant::now();
+    let others = [job.start(1), job.start(2)];
+    for one in others {
+        one.await.unwrap().unwrap();
+    }
+    let leader = leader.await.unwrap().unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert!(leader.counters().refused >= 300, "{:?}", leader.counters());
+    assert!(job.said("longer than the limit") && job.said("hello can't be read"));
+}
+
+#[tokio::test]
+async fn another_jobs_or_sites_or_restarts_hello_is_refused_and_logged() {
+    let mut job = Job::new(9, 3);
+    job.window = Duration::from_millis(1500);
+    let leader = job.start(0);
+    let deputy = job.start(1);
+    let mut other_job = job.config(2);
+    other_job.job.job_id += 16; // the same ports
+    let mut other_restart = job.config(2);
+    other_restart.job.restart = 1;
+    let mut other_site = job.config(2);
+    other_site.auth = Authenticator::KeyFile(SiteKey::from_secret(&[8; 64]));
+    let strangers = [other_job, other_restart, other_site].map(|mut config| {
+        config.join_window = Duration::from_millis(300);
+        tokio::spawn(meet(config, facts()))
+    });
+    for stranger in strangers {
+        assert!(matches!(stranger.await.unwrap(), Err(MeetError::NoLeader { .. })));
+    }
+    let leader = leader.await.unwrap().unwrap();
+    deputy.await.unwrap().unwrap();
+    assert!(leader.roster().nodes[2].joined.is_none());
+    assert!(job.said("its claim is for job") && job.said("its claim is for restart"));
+    assert!(job.said("not made with this site's key file"));
+}
+
+async fn frame(stream: &mut TcpStream) -> Vec<u8> {
+    let length = stream.read_u32().await.unwrap();
+    let mut body = vec![0; length as usize];
+    stream.read_exact(&mut body).await.unwrap();
+    body
+}
+
+async fn put(stream: &mut TcpStream, body: &[u8]) {
+    stream.write_u32(u32::try_from(body.len()).unwrap()).await.unwrap();
+    stream.write_all(body).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_recorded_hello_opens_nothing_here_or_elsewhere() {
+    // Node 2 is told that the leader lives where this test listens; its hello is recorded.
+    let mut job = Job::new(10, 4);
+    job.window = Duration::from_millis(2500);
+    let (leader, deputy) = (job.start(0), job.start(1));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let trap = tokio::net::TcpListener::bind((HOME, 0)).await.unwrap();
+    let port = trap.local_addr().unwrap().port();
+    let mut fooled = job.config(2);
+    fooled.ports = port..=port;
+    fooled.addresses.remove(&1);
+    fooled.join_window = Duration::from_millis(100);
+    let fooled = tokio::spawn(meet(fooled, facts()));
+    let (mut victim, _) = trap.accept().await.unwrap();
+    let mut real = TcpStream::connect((HOME, job.first_port)).await.unwrap();
+    let challenge = frame(&mut real).await;
+    put(&mut victim, &challenge).await;
+    let hello = frame(&mut victim).await;
+    // To the same node on a new connection, and to the deputy, on the next port.
+    for port in [job.first_port, job.first_port + 1] {
+        let mut again = TcpStream::connect((HOME, port)).await.unwrap();
+        frame(&mut again).await;
+        put(&mut again, &hello).await;
+        let answer = String::from_utf8(frame(&mut again).await).unwrap();
+        assert!(answer.contains("refused"), "{answer}");
+    }
+    assert!(job.said("does not answer this connection's challenge") && job.said("its claim is for role"));
+    fooled.abort();
+    drop((victim, real));
+    let leader = leader.await.unwrap().unwrap();
+    assert!(leader.roster().nodes[2].joined.is_none() && leader.counters().refused >= 1);
+    deputy.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_forged_frame_ends_that_connection_only() {
+    let job = Job::new(11, 3);
+    // A relay between node 2 and the leader flips a bit late in the stream.
+    let trap = tokio::net::TcpListener::bind((HOME, 0)).await.unwrap();
+    let port = trap.local_addr().unwrap().port();
+    let (leader, deputy) = (job.start(0), job.start(1));
+    let mut relayed = job.config(2);
+    relayed.ports = port..=port;
+    relayed.addresses.remove(&1);
+    let relayed = tokio::spawn(meet(relayed, facts()));
+    let (victim, _) = trap.accept().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let real = TcpStream::connect((HOME, job.first_port)).await.unwrap();
+    let (mut from_leader, mut to_leader) = real.into_split();
+    let (mut from_victim, mut to_victim) = victim.into_split();
+    tokio::spawn(async move { tokio::io::copy(&mut from_leader, &mut to_victim).await });
+    let flip = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flips = Arc::clone(&flip);
+    tokio::spawn(async move {
+        let mut bytes = [0; 4096];
+        while let Ok(n @ 1..) = from_victim.read(&mut bytes).await {
+            if flips.load(std::sync::atomic::Ordering::Relaxed) {
+                bytes[n - 1] ^= 1;
+            }
+            to_leader.write_all(&bytes[..n]).await.unwrap();
+        }
+    });
+    let sessions =
+        vec![leader.await.unwrap().unwrap(), deputy.await.unwrap().unwrap(), relayed.await.unwrap().unwrap()];
+    flip.store(true, std::sync::atomic::Ordering::Relaxed);
+    let begin = Instant::now();
+    let done = exchange_all(sessions, 1, 5000).await;
+    let map = done[0].1.as_ref().unwrap();
+    assert_eq!(done[1].1.as_ref().unwrap(), map);
+    assert!(matches!(&map[&2], Exchanged::Lost { because } if because.contains("hash of frame")), "{map:?}");
+    assert!(matches!(done[2].1, Err(SessionError::LeaderLost { .. })));
+    assert!(begin.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn a_killed_peer_is_lost_at_once_and_for_good() {
+    let mut sessions = all(&Job::new(12, 4)).await;
+    drop(sessions.remove(2));
+    let begin = Instant::now();
+    let done = exchange_all(sessions, 1, 5000).await;
+    for (_, map) in &done {
+        let map = map.as_ref().unwrap();
+        assert!(matches!(map[&2], Exchanged::Lost { .. }) && map[&3] == Exchanged::Answer(30));
+    }
+    for (_, map) in exchange_all(done.into_iter().map(|(s, _)| s).collect(), 2, 5000).await {
+        assert!(matches!(map.unwrap()[&2], Exchanged::Lost { .. }));
+    }
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn a_frozen_peer_is_lost_at_the_deadline_and_its_late_answer_is_dropped() {
+    let mut sessions = all(&Job::new(13, 4)).await;
+    let mut frozen = sessions.remove(2);
+    let begin = Instant::now();
+    let done = exchange_all(sessions, 1, 400).await;
+    assert!(begin.elapsed() < Duration::from_millis(1500));
+    let map = done[0].1.clone().unwrap();
+    assert!(matches!(&map[&2], Exchanged::Lost { because } if because.contains("deadline")));
+    // It wakes up, is told what the others found, and stays lost.
+    assert_eq!(frozen.exchange(1, &20, soon(0)).await.unwrap(), map);
+    let mut sessions: Vec<_> = done.into_iter().map(|(s, _)| s).collect();
+    sessions.push(frozen);
+    let done = exchange_all(sessions, 2, 2000).await;
+    let maps: Vec<_> = done.iter().map(|(_, map)| map.clone().unwrap()).collect();
+    assert!(maps.iter().all(|map| *map == maps[0] && matches!(map[&2], Exchanged::Lost { .. })));
+    assert_eq!(maps[0].values().filter(|v| matches!(v, Exchanged::Answer(_))).count(), 3);
+}
+
+#[tokio::test]
+async fn an_answer_of_another_type_loses_its_node_only() {
+    let mut sessions = all(&Job::new(14, 3)).await;
+    let mut odd = sessions.remove(2);
+    let odd = tokio::spawn(async move { odd.exchange(1, &"words".to_owned(), soon(2000)).await.map(|_| ()) });
+    for (_, map) in exchange_all(sessions, 1, 2000).await {
+        assert!(
+            matches!(&map.unwrap()[&2], Exchanged::Lost { because } if because.contains("can't be read"))
+        );
+    }
+    assert!(matches!(odd.await.unwrap(), Err(SessionError::Unreadable { .. })));
+}
+
+#[tokio::test]
+async fn a_lost_leader_is_noticed_while_measuring() {
+    let mut sessions = all(&Job::new(15, 3)).await;
+    let watch: Vec<_> = sessions.iter().skip(1).map(Session::leader_gone).collect();
+    drop(sessions.remove(0));
+    for gone in watch {
+        tokio::time::timeout(Duration::from_millis(500), gone).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_leader_may_conclude_while_others_exchange() {
+    let mut sessions = all(&Job::new(16, 3)).await;
+    let mut leader = sessions.remove(0);
+    let others = tokio::spawn(exchange_all(sessions, 1, 5000));
+    leader.conclude(Some(&7), soon(1000)).await.unwrap();
+    for (mut session, map) in others.await.unwrap() {
+        assert_eq!(map.unwrap_err(), SessionError::Concluded);
+        assert_eq!(session.conclude::<u32>(None, soon(1000)).await.unwrap(), 7);
+    }
+}
+
+#[tokio::test]
+async fn other_versions_and_requests_are_marked_with_both() {
+    let job = Job::new(17, 3);
+    let (leader, deputy) = (job.start(0), job.start(1));
+    let other = NodeFacts { version: "2".into(), ..facts() };
+    let odd = meet(job.config(2), other).await.unwrap();
+    let entry = &odd.roster().nodes[2];
+    let because = entry.absent_because.as_ref().unwrap();
+    assert!(
+        entry.joined.is_some() && because.contains("version 2") && because.contains("runs 1"),
+        "{because}"
+    );
+    leader.await.unwrap().unwrap();
+    deputy.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_second_hello_of_a_living_node_has_no_effect() {
+    let mut job = Job::new(18, 4);
+    job.window = Duration::from_millis(1500);
+    let started = [job.start(0), job.start(1), job.start(2)];
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut twin = job.config(2);
+    twin.join_window = Duration::from_millis(100);
+    let mut twin_facts = facts();
+    twin_facts.rank_ports = vec![9];
+    let twin = tokio::spawn(meet(twin, twin_facts));
+    for one in started {
+        let session = one.await.unwrap().unwrap();
+        assert_eq!(session.roster().nodes[2].joined.as_ref().unwrap().facts.rank_ports, [1, 2]);
+    }
+    assert!(job.said("a second hello of n2"));
+    assert!(twin.await.unwrap().is_err());
+}

@@ -1,0 +1,255 @@
+//! From a verdict to what is done: does the job start, which nodes are drained, is the job requeued, ended,
+//! told. Pure: policy, caps and what Slurm says of the job are arguments; `cluster` carries it out.
+
+use std::collections::BTreeSet;
+
+use crate::admin_comment;
+use crate::check::CheckName;
+use crate::facts::{NodeId, Roster};
+use crate::job::JobView;
+use crate::measurement::{Metric, Subject};
+use crate::policy::{Actions, Undecided};
+use crate::request::FailAction;
+use crate::verdict::{FaultClass, Finding, Outcome, Status, Verdict};
+use crate::wording;
+
+/// Longest reason that Slurm and an operator's screen take well, in bytes.
+const REASON_MAX: usize = 200;
+
+/// Everything that the decision depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct Case<'a> {
+    /// What the request says happens on a FAIL, after the policy's say.
+    pub fail_action: FailAction,
+    /// The checks that the site's own rule asked for, not only the user.
+    pub site_checks: &'a BTreeSet<CheckName>,
+    /// The policy's rules.
+    pub policy: &'a Actions,
+    /// The job, as Slurm shows it; `None`: the controller could not be asked.
+    pub job: Option<&'a JobView>,
+    /// The nodes.
+    pub roster: &'a Roster,
+    /// What was found.
+    pub verdict: &'a Verdict,
+    /// For the reason: the job's id.
+    pub job_id: u32,
+    /// For the reason: 1 for the first start of the job, 2 after its first restart, ...
+    pub check_number: u32,
+}
+
+/// A node to take out of service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drain {
+    /// Its name.
+    pub node: String,
+    /// The reason that `scontrol show node` will show.
+    pub reason: String,
+}
+
+/// What happens to the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobAction {
+    /// It starts.
+    Start,
+    /// The launch gate ends its tasks; `cancel`: the job itself must be cancelled too, because a task's end does
+    /// not end it (salloc, srun, components of a heterogeneous job).
+    End {
+        /// Whether to cancel it.
+        cancel: bool,
+    },
+    /// Back to the queue, without these nodes.
+    Requeue {
+        /// Names of nodes to exclude.
+        exclude: Vec<String>,
+    },
+}
+
+/// The decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// What happens to the job.
+    pub job: JobAction,
+    /// Nodes to drain.
+    pub drains: Vec<Drain>,
+    /// Our part of the job's AdminComment; `None` for a job that passed: nothing in Slurm need change for it.
+    pub comment: Option<String>,
+    /// What the user should know beside the verdict: why a requeue is not possible, what it costs.
+    pub notes: Vec<String>,
+}
+
+/// Decides.
+#[must_use]
+pub fn decide(case: Case<'_>) -> Decision {
+    let mut notes = Vec::new();
+    let job = job_action(case, &mut notes);
+    let drains = drains(case);
+    let requeues = case.job.map_or(0, |job| admin_comment::requeues(&job.admin_comment));
+    let requeues = requeues + u32::from(matches!(job, JobAction::Requeue { .. }));
+    let passed = matches!(case.verdict.outcome, Outcome::Pass | Outcome::Skip);
+    let part =
+        admin_comment::new_part(case.check_number, case.verdict.outcome, requeues, &drained_names(&drains));
+    Decision { job, drains, comment: (!passed).then_some(part), notes }
+}
+
+fn drained_names(drains: &[Drain]) -> Vec<&str> {
+    drains.iter().map(|drain| drain.node.as_str()).collect()
+}
+
+fn job_action(case: Case<'_>, notes: &mut Vec<String>) -> JobAction {
+    let policy = case.policy;
+    match case.verdict.outcome {
+        Outcome::Pass | Outcome::Skip => JobAction::Start,
+        Outcome::Error => undecided(case, policy.on_error),
+        Outcome::Suspect => undecided(case, policy.on_suspect),
+        Outcome::Environment => environment(case),
+        Outcome::Fail if !names_a_part(case.verdict) => environment(case),
+        Outcome::Fail => match case.fail_action {
+            FailAction::Retain | FailAction::Drain => JobAction::Start,
+            FailAction::Fail => end(case),
+            FailAction::Requeue => requeue(case, notes),
+        },
+    }
+}
+
+fn undecided(case: Case<'_>, rule: Undecided) -> JobAction {
+    match rule {
+        Undecided::Start => JobAction::Start,
+        Undecided::Fail => end(case),
+    }
+}
+
+/// Fabric, environment and timeout never requeue: they end or start the job, by policy, else by the request.
+fn environment(case: Case<'_>) -> JobAction {
+    match (case.policy.on_environment, case.fail_action) {
+        (Some(rule), _) => undecided(case, rule),
+        (None, FailAction::Retain | FailAction::Drain) => JobAction::Start,
+        (None, FailAction::Fail | FailAction::Requeue) => end(case),
+    }
+}
+
+fn names_a_part(verdict: &Verdict) -> bool {
+    verdict.findings.iter().any(|one| {
+        one.status == Status::Fail
+            && matches!(one.class, Some(FaultClass::Part | FaultClass::Link | FaultClass::Config))
+    })
+}
+
+fn end(case: Case<'_>) -> JobAction {
+    // Without a word from the controller the gate alone must do: it ends every task on the nodes.
+    let cancel = case.job.is_some_and(|job| !job.batch || job.het_job_id.is_some());
+    JobAction::End { cancel }
+}
+
+/// Back to the queue, or the reason why not.
+fn requeue(case: Case<'_>, notes: &mut Vec<String>) -> JobAction {
+    let Some(job) = case.job else {
+        notes.push("not requeued: the controller could not be asked about the job".into());
+        return end(case);
+    };
+    let exclude = excluded(case);
+    let asked_by_name: Vec<&str> =
+        exclude.iter().filter(|node| job.required_nodes.contains(node)).map(String::as_str).collect();
+    let own_requeues = admin_comment::requeues(&job.admin_comment);
+    let obstacle = if !job.batch {
+        Some("Slurm can requeue batch jobs only".to_owned())
+    } else if !job.requeue {
+        Some("it was submitted with --no-requeue".to_owned())
+    } else if !asked_by_name.is_empty() {
+        Some(format!("it asks for {} by name", wording::listed(&asked_by_name)))
+    } else if own_requeues >= case.policy.max_requeues {
+        Some(format!("it was requeued {own_requeues} times for this already (max_requeues)"))
+    } else {
+        None
+    };
+    if let Some(obstacle) = obstacle {
+        notes.push(format!("the job is not requeued but ends: {obstacle}"));
+        return end(case);
+    }
+    notes.push(format!(
+        "the job goes back to the queue without {}; its age in the queue starts again",
+        wording::listed(&exclude.iter().map(String::as_str).collect::<Vec<_>>())
+    ));
+    JobAction::Requeue { exclude }
+}
+
+/// Nodes that a requeue leaves out: those at fault, one of the two ends of a bad link, and those that are absent
+/// or were lost.
+fn excluded(case: Case<'_>) -> Vec<String> {
+    let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
+    let named = case.verdict.findings.iter();
+    for finding in named.clone().filter(|one| matches!(one.subject, Subject::Node { .. })) {
+        if matches!(finding.status, Status::Fail | Status::Error) {
+            nodes.extend(finding.subject.nodes());
+        }
+    }
+    for finding in named.filter(|one| one.status == Status::Fail) {
+        let ends = finding.subject.nodes();
+        if ends.iter().all(|node| !nodes.contains(node)) {
+            nodes.extend(ends.last());
+        }
+    }
+    nodes.into_iter().map(|node| case.roster.name(node).to_owned()).collect()
+}
+
+fn drains(case: Case<'_>) -> Vec<Drain> {
+    let allowed = case.policy.drain_on.contains(&case.fail_action) && case.verdict.outcome == Outcome::Fail;
+    if !allowed {
+        return Vec::new();
+    }
+    let mut drains: Vec<Drain> = Vec::new();
+    let counts = |one: &&Finding| {
+        let by_site = one.check.is_some_and(|check| case.site_checks.contains(&check));
+        one.is_part_fault() && (by_site || case.policy.drain_on_user_request)
+    };
+    for finding in case.verdict.findings.iter().filter(counts) {
+        for node in finding.subject.nodes() {
+            let name = case.roster.name(node);
+            if drains.iter().all(|drain| drain.node != name) {
+                drains.push(Drain { node: name.to_owned(), reason: reason(case, finding) });
+            }
+        }
+    }
+    drains
+}
+
+/// `aimaster: <check> <subject> <value><op><limit><unit> job=<id> n=<check_number>`.
+fn reason(case: Case<'_>, finding: &Finding) -> String {
+    let check = finding.check.map_or_else(|| "meeting".to_owned(), |check| check.to_string());
+    let tail = format!(" job={} n={}", case.job_id, case.check_number);
+    let mut head = format!("aimaster: {check} {}", subject_name(case.roster, &finding.subject));
+    if let Some(number) = number(finding) {
+        head.push(' ');
+        head.push_str(&number);
+    }
+    let mut end = head.len().min(REASON_MAX - tail.len());
+    while !head.is_char_boundary(end) {
+        end -= 1;
+    }
+    head.truncate(end);
+    head + &tail
+}
+
+fn number(finding: &Finding) -> Option<String> {
+    let (metric, value) = (finding.metric?, finding.value?);
+    if metric == Metric::Correct {
+        return Some("wrong result".into());
+    }
+    let limit = finding.limit.as_ref().map_or_else(String::new, |limit| wording::number(limit.value));
+    let unit = if metric.unit() == "ratio" { "" } else { metric.unit() };
+    Some(format!("{}{}{limit}{unit}", wording::number(value), wording::side(metric)))
+}
+
+/// A subject's name for a person: `n3`, `n3/gpu5`, `n1-n3`, `n1->n3`.
+#[must_use]
+pub fn subject_name(roster: &Roster, subject: &Subject) -> String {
+    match subject {
+        Subject::Node { node } => roster.name(*node).to_owned(),
+        Subject::Gpu { node, index } => format!("{}/gpu{index}", roster.name(*node)),
+        Subject::Nic { node, name } => format!("{}/{name}", roster.name(*node)),
+        Subject::Rail { node, index } => format!("{}/rail{index}", roster.name(*node)),
+        Subject::Pair { a, b } | Subject::Link { a, b } => format!("{}-{}", roster.name(*a), roster.name(*b)),
+        Subject::Path { from, to } => format!("{}->{}", roster.name(*from), roster.name(*to)),
+        Subject::Fabric => "fabric".into(),
+        Subject::Run => "run".into(),
+    }
+}

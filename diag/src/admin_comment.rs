@@ -1,0 +1,121 @@
+//! Our part of a job's AdminComment, `aimaster{...}`: it survives a requeue, so our own requeues are counted
+//! there. Whatever else stands in the comment stays as it is.
+
+use crate::verdict::Outcome;
+
+/// What our part begins with.
+const OPEN: &str = "aimaster{";
+
+/// Where our part is: the first `aimaster{` that doesn't continue a word, up to the brace that closes it.
+fn find(comment: &str) -> Option<std::ops::Range<usize>> {
+    let begins_word =
+        |at: usize| !comment[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '-');
+    comment.match_indices(OPEN).map(|(at, _)| at).filter(|at| begins_word(*at)).find_map(|at| {
+        let mut depth = 0_usize;
+        let end = comment[at..].char_indices().find_map(|(offset, c)| {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1, // the first brace opens, and depth 0 ends the search
+                _ => (),
+            }
+            (c == '}' && depth == 0).then_some(at + offset + 1)
+        })?;
+        Some(at..end)
+    })
+}
+
+/// Our part as it stands in a comment, braces included.
+#[must_use]
+pub fn part(comment: &str) -> Option<&str> {
+    find(comment).map(|range| &comment[range])
+}
+
+/// Whether a text can be our part: one line, begins as it should, and its last brace closes its first.
+#[must_use]
+pub fn is_part(text: &str) -> bool {
+    !text.chars().any(char::is_control) && find(text) == Some(0..text.len())
+}
+
+/// The comment with our part replaced, or added at its end.
+#[must_use]
+pub fn with_part(comment: &str, new: &str) -> String {
+    match find(comment) {
+        Some(range) => format!("{}{new}{}", &comment[..range.start], &comment[range.end..]),
+        None if comment.is_empty() => new.to_owned(),
+        None => format!("{comment} {new}"),
+    }
+}
+
+/// Our part for a verdict.
+#[must_use]
+pub fn new_part(check_number: u32, outcome: Outcome, requeues: u32, drained: &[&str]) -> String {
+    let mut part = format!("{OPEN}n={check_number} outcome={outcome} requeues={requeues}");
+    if !drained.is_empty() {
+        part.push_str(" drained=");
+        part.push_str(&drained.join(","));
+    }
+    part.push('}');
+    part
+}
+
+/// How often we requeued the job; 0 where our part is missing or broken.
+#[must_use]
+pub fn requeues(comment: &str) -> u32 {
+    part(comment)
+        .and_then(|part| part.strip_prefix(OPEN)?.strip_suffix('}'))
+        .and_then(|fields| fields.split(' ').find_map(|word| word.strip_prefix("requeues=")))
+        .and_then(|count| count.parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn our_own_requeues_are_counted_there() {
+        let first = new_part(1, Outcome::Fail, 1, &["n3"]);
+        assert_eq!(first, "aimaster{n=1 outcome=FAIL requeues=1 drained=n3}");
+        let comment = with_part("paid by {lab 7}", &first);
+        assert_eq!(requeues(&comment), 1);
+        for broken in ["", "aimaster{", "aimaster{}", "aimaster{requeues=x}", "}aimaster{requeues=-1}"] {
+            assert_eq!(requeues(broken), 0, "{broken}");
+        }
+    }
+
+    #[test]
+    fn only_our_part_changes() {
+        let new = "aimaster{requeues=2}";
+        assert_eq!(with_part("", new), new);
+        assert_eq!(with_part("ticket=7 a=b", new), "ticket=7 a=b aimaster{requeues=2}");
+        assert_eq!(with_part("x aimaster{requeues=1} y  z", new), "x aimaster{requeues=2} y  z");
+        assert_eq!(with_part("aimaster{a{b}c} y", new), "aimaster{requeues=2} y");
+        assert_eq!(with_part("myaimaster{1}", new), "myaimaster{1} aimaster{requeues=2}");
+        assert_eq!(with_part("aimaster{open", new), "aimaster{open aimaster{requeues=2}");
+        assert_eq!(part("é aimaster{ü}"), Some("aimaster{ü}"));
+    }
+
+    #[test]
+    fn a_part_is_one_line_and_closed() {
+        assert!(is_part("aimaster{a=1 b={c}}"));
+        for no in ["aimaster{", "aimaster{}x", "aimaster{}}", "aimaster{\n}", "x aimaster{}", ""] {
+            assert!(!is_part(no), "{no:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn foreign_text_survives(before in "[^{}\\n]{0,30}", after in "[^{}\\n]{0,30}") {
+            prop_assume!(!before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '-'));
+            let old = format!("{before}aimaster{{1}}{after}");
+            prop_assert_eq!(with_part(&old, "aimaster{2}"), format!("{before}aimaster{{2}}{after}"));
+        }
+
+        #[test]
+        fn any_comment_can_be_read(comment in ".{0,200}") {
+            let twice = with_part(&with_part(&comment, "aimaster{2}"), "aimaster{2}");
+            prop_assert_eq!(part(&twice), Some("aimaster{2}"));
+        }
+    }
+}

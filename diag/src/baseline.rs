@@ -1,0 +1,179 @@
+//! Limits from the baseline files, each with its source, and the rule for outliers among peers.
+
+use serde::Deserialize;
+
+use crate::check::CheckName;
+use crate::facts::Engine;
+use crate::measurement::Metric;
+use crate::verdict::Limit;
+
+/// One baseline file, such as `baselines/host.toml`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Baselines {
+    /// The engine that its values were taken with.
+    pub engine: Engine,
+    /// Its limits.
+    #[serde(default, rename = "limit")]
+    pub limits: Vec<BaselineLimit>,
+    /// Checks that have no limit on purpose.
+    #[serde(default, rename = "none")]
+    pub none: Vec<NoLimit>,
+}
+
+/// One limit.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BaselineLimit {
+    /// The check.
+    pub check: CheckName,
+    /// The quantity; its unit is [`Metric::unit`].
+    pub metric: Metric,
+    /// A lower bound where higher is better, else an upper bound.
+    pub value: f64,
+    /// Where the number comes from.
+    pub source: String,
+}
+
+/// A written "no limit".
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoLimit {
+    /// The check.
+    pub check: CheckName,
+    /// Why there is none.
+    pub reason: String,
+}
+
+/// A baseline file that can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BaselineError {
+    /// Not TOML, an unknown key or check, or a value of the wrong type.
+    #[error("baseline file: {0}")]
+    Syntax(#[from] Box<toml::de::Error>),
+    /// A number that can't be a limit.
+    #[error("baseline file: {check} {metric:?}: {value} can't be a limit: it must be finite and above 0")]
+    Value {
+        /// The check.
+        check: CheckName,
+        /// The quantity.
+        metric: Metric,
+        /// The number.
+        value: f64,
+    },
+}
+
+impl Baselines {
+    /// Reads a baseline file's text.
+    ///
+    /// # Errors
+    /// When the text is not a baseline file, or a limit is not a positive number.
+    pub fn parse(text: &str) -> Result<Self, BaselineError> {
+        let baselines: Self = toml::from_str(text).map_err(Box::new)?;
+        match baselines.limits.iter().find(|limit| !(limit.value.is_finite() && limit.value > 0.0)) {
+            Some(limit) => {
+                Err(BaselineError::Value { check: limit.check, metric: limit.metric, value: limit.value })
+            }
+            None => Ok(baselines),
+        }
+    }
+
+    /// The limit of a quantity in a check, if there is one. Right results and reached ports need no file.
+    #[must_use]
+    pub fn limit(&self, check: CheckName, metric: Metric) -> Option<Limit> {
+        match metric {
+            Metric::Correct => Some(Limit { value: 1.0, source: "every result must be right".into() }),
+            Metric::Reachable => Some(Limit { value: 1.0, source: "every port must answer".into() }),
+            _ => {
+                self.limits.iter().find(|limit| limit.check == check && limit.metric == metric).map(|limit| {
+                    Limit {
+                        value: limit.value,
+                        source: format!("baseline {}: {}", self.engine, limit.source),
+                    }
+                })
+            }
+        }
+    }
+}
+
+/// When one of several like subjects stands out: it is beyond `share` of the median and further from it than
+/// `mads` median absolute deviations (scaled to a standard deviation).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OutlierRule {
+    /// Share of the median.
+    pub share: f64,
+    /// Scaled median absolute deviations.
+    pub mads: f64,
+}
+
+/// Fewest like subjects among which one can stand out: the median of two is only their mean.
+pub const OUTLIER_MIN_SUBJECTS: usize = 3;
+
+/// Makes the median absolute deviation of a normal distribution its standard deviation.
+const MAD_TO_SIGMA: f64 = 1.4826;
+
+impl OutlierRule {
+    /// The rule of an engine: processors shared with other work vary far more than GPUs do.
+    #[must_use]
+    pub fn of(engine: Engine) -> Self {
+        match engine {
+            Engine::Cuda => Self { share: 0.9, mads: 4.0 },
+            Engine::Host => Self { share: 0.5, mads: 4.0 },
+        }
+    }
+
+    /// The limit that the peers' values imply, and their median; `None` with too few values, or for a metric
+    /// where peers say nothing (shares are judged by their limit alone, and so are times, whose spread on a
+    /// healthy network is wider than any fault).
+    #[must_use]
+    pub fn limit(self, metric: Metric, values: &[f64]) -> Option<Limit> {
+        if values.len() < OUTLIER_MIN_SUBJECTS || !matches!(metric, Metric::Flops | Metric::Busbw) {
+            return None;
+        }
+        let middle = median(values)?;
+        let deviations: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
+        let spread = self.mads * MAD_TO_SIGMA * median(&deviations)?;
+        let value = (self.share * middle).min(middle - spread);
+        let source = format!("peers: {:.0} % of the median of {}", self.share * 100.0, values.len());
+        (value > 0.0).then_some(Limit { value, source })
+    }
+}
+
+/// Median of finite values; `None` of none.
+#[must_use]
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        length if length % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outlier_needs_three_peers_and_a_wide_gap() {
+        let rule = OutlierRule::of(Engine::Host);
+        assert_eq!(rule.limit(Metric::Flops, &[1.0, 10.0]), None);
+        let limit = rule.limit(Metric::Flops, &[1.0, 10.0, 10.0, 10.0]).unwrap();
+        assert!((limit.value - 5.0).abs() < 1e-9, "{limit:?}");
+        // A wide spread widens the gap that is needed.
+        assert!(rule.limit(Metric::Flops, &[4.0, 7.0, 10.0, 13.0]).is_none_or(|limit| limit.value < 4.0));
+    }
+
+    #[test]
+    fn a_limit_of_zero_or_nan_is_refused() {
+        for value in ["0.0", "-1.0", "nan", "inf"] {
+            let text = format!(
+                "engine='host'\n[[limit]]\ncheck='gemm_flops'\nmetric='flops'\nvalue={value}\nsource='x'"
+            );
+            assert!(matches!(Baselines::parse(&text), Err(BaselineError::Value { .. })), "{value}");
+        }
+        assert!(Baselines::parse("engine='host'\nlimits=[]").is_err());
+    }
+}

@@ -1,0 +1,89 @@
+//! What a node tells the others about itself in its hello, and the roster that the leader makes of it.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// What measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// cuBLASLt, the driver and NCCL.
+    Cuda,
+    /// The processor and TCP, only where the policy says so.
+    Host,
+}
+
+impl std::fmt::Display for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Cuda => "cuda",
+            Self::Host => "host",
+        })
+    }
+}
+
+/// A node's position in the job's node list, from 0.
+pub type NodeId = u32;
+
+/// What one node is, as it says itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFacts {
+    /// Version of this software (`CARGO_PKG_VERSION`).
+    pub version: String,
+    /// BLAKE3 of the canonical request and of the judging part of the policy, hexadecimal.
+    pub request_digest: String,
+    /// What it measures with.
+    pub engine: Engine,
+    /// The address that it believes others reach it at.
+    pub address: Option<IpAddr>,
+    /// TCP ports on which its ranks listen, rank i at index i.
+    pub rank_ports: Vec<u16>,
+    /// Why this node can't measure at all (missing library, worker did not start), if so.
+    pub unable: Option<String>,
+}
+
+/// One node in the roster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RosterEntry {
+    /// Slurm's name of the node.
+    pub name: String,
+    /// What it said, and the address at which its hello was seen; `None`: it did not join.
+    pub joined: Option<Joined>,
+    /// Why it is absent, or does not fit the leader and so is not measured, in words.
+    pub absent_because: Option<String>,
+}
+
+/// A node that joined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// Its facts.
+    pub facts: NodeFacts,
+    /// The address at which the leader saw it.
+    pub seen_address: IpAddr,
+}
+
+/// All nodes of the job, in the order of the job's node list; every node holds the same one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roster {
+    /// Entry i is node i.
+    pub nodes: Vec<RosterEntry>,
+    /// Which node leads.
+    pub leader: NodeId,
+}
+
+impl Roster {
+    /// Nodes that joined, fit the others and can measure.
+    pub fn able(&self) -> impl Iterator<Item = NodeId> + '_ {
+        (0..).zip(&self.nodes).filter_map(|(id, entry)| {
+            let can = entry.joined.as_ref().is_some_and(|joined| joined.facts.unable.is_none());
+            (can && entry.absent_because.is_none()).then_some(id)
+        })
+    }
+
+    /// Name of a node; a dash for an id that is not in the roster.
+    #[must_use]
+    pub fn name(&self, node: NodeId) -> &str {
+        self.nodes.get(node as usize).map_or("-", |entry| entry.name.as_str())
+    }
+}

@@ -1,0 +1,64 @@
+//! A job and its nodes as Slurm shows them: what actions are decided on.
+
+use std::collections::BTreeSet;
+
+/// What `scontrol show job` says of one job, as far as decisions need it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct JobView {
+    /// The job's own id.
+    pub job_id: u32,
+    /// Id of the array that it is a task of.
+    pub array_job_id: Option<u32>,
+    /// Index in that array.
+    pub array_task_id: Option<u32>,
+    /// Id of the heterogeneous job that it is a component of.
+    pub het_job_id: Option<u32>,
+    /// State, such as `RUNNING` or `CONFIGURING`.
+    pub state: String,
+    /// How often it was restarted, for whatever reason.
+    pub restarts: u32,
+    /// Names of its nodes, in order.
+    pub nodes: Vec<String>,
+    /// Whether it was submitted with sbatch.
+    pub batch: bool,
+    /// Whether Slurm may requeue it.
+    pub requeue: bool,
+    /// Nodes that the user asked for by name.
+    pub required_nodes: Vec<String>,
+    /// Nodes that the user excluded.
+    pub excluded_nodes: Vec<String>,
+    /// The whole AdminComment.
+    pub admin_comment: String,
+}
+
+impl JobView {
+    /// What to call the job in a command so that exactly this job is meant: one task of an array may have the
+    /// array's own id, and a heterogeneous job is addressed through its leader.
+    #[must_use]
+    pub fn target(&self) -> String {
+        match (self.het_job_id, self.array_job_id, self.array_task_id) {
+            (Some(het), _, _) => het.to_string(),
+            (None, Some(array), Some(task)) => format!("{array}_{task}"),
+            _ => self.job_id.to_string(),
+        }
+    }
+}
+
+/// What `scontrol show node` says of one node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeView {
+    /// Its name.
+    pub name: String,
+    /// State flags without decoration, upper case: `IDLE`, `ALLOCATED`, `DRAIN`, `DOWN`, `NOT_RESPONDING`, ...
+    pub state: BTreeSet<String>,
+    /// The reason, without the trailing `[user@time]`; empty if there is none.
+    pub reason: String,
+}
+
+impl NodeView {
+    /// Whether somebody already took it out of service or left a reason: then it is left alone.
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        !self.reason.is_empty() || ["DRAIN", "FAIL", "DOWN"].iter().any(|flag| self.state.contains(*flag))
+    }
+}

@@ -1,0 +1,197 @@
+//! From the numbers of one round to what each group of nodes showed in it: fine, below a limit, or not
+//! measured. One look alone is never a fault: [`crate::localise`] puts looks together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use crate::baseline::{Baselines, OutlierRule, median};
+use crate::check::CheckName;
+use crate::facts::{Engine, NodeId};
+use crate::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
+use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult};
+use crate::verdict::Limit;
+
+/// What is measured and by which limits: the same on every node of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Suite {
+    /// The checks that this build can measure on the engine, in registry order.
+    pub checks: Vec<CheckName>,
+    /// Checks that were asked for and that it can't measure.
+    pub unbuilt: Vec<CheckName>,
+    /// What measures.
+    pub engine: Engine,
+    /// The limits.
+    pub baselines: Baselines,
+}
+
+/// What one group of nodes showed in one round.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Look {
+    /// The nodes that were measured together.
+    pub group: Vec<NodeId>,
+    /// Index of the round.
+    pub round: u32,
+    /// Why the round was run.
+    pub purpose: Purpose,
+    /// How it was measured; looks of different modes say different things.
+    pub mode: Mode,
+    /// What it amounts to.
+    pub sight: Sight,
+    /// Every number of the group, judged.
+    pub evidence: Vec<Evidence>,
+}
+
+impl Look {
+    /// The numbers that miss their limit.
+    pub fn misses(&self) -> impl Iterator<Item = &Evidence> {
+        self.evidence.iter().filter(|one| one.miss)
+    }
+}
+
+/// What a look amounts to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Sight {
+    /// All numbers are fine.
+    Fine,
+    /// At least one number misses its limit.
+    Miss,
+    /// A node of the group could not do its work.
+    Error(NodeId, CheckError),
+    /// A node of the group was lost.
+    Lost(NodeId, String),
+}
+
+/// One number with the limit that it was held against.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evidence {
+    /// The quantity.
+    pub metric: Metric,
+    /// What it is about.
+    pub subject: Subject,
+    /// The number; of two sides that measured the same thing, the worse one.
+    pub value: f64,
+    /// The limit that it misses, else the one nearest to it.
+    pub limit: Option<Limit>,
+    /// Median of like subjects in the round.
+    pub median: Option<f64>,
+    /// Whether it misses the limit.
+    pub miss: bool,
+    /// The readings behind it.
+    pub samples: Vec<f64>,
+    /// What a person should know.
+    pub detail: String,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub finished_at: Timestamp,
+}
+
+/// Judges a round: one look a group, in the round's order.
+#[must_use]
+pub fn looks(suite: &Suite, result: &RoundResult) -> Vec<Look> {
+    let evidence = judged(suite, result);
+    result.round.groups.iter().map(|group| look(result, group, &evidence)).collect()
+}
+
+fn look(result: &RoundResult, group: &[NodeId], evidence: &[Evidence]) -> Look {
+    let members: BTreeSet<NodeId> = group.iter().copied().collect();
+    let mine: Vec<Evidence> = evidence
+        .iter()
+        .filter(|one| {
+            let nodes = one.subject.nodes();
+            !nodes.is_empty() && nodes.iter().all(|node| members.contains(node))
+        })
+        .cloned()
+        .collect();
+    let sight = trouble(result, group).unwrap_or_else(|| sight(&result.round, group, &mine));
+    let Round { index, purpose, mode, .. } = result.round;
+    Look { group: group.to_vec(), round: index, purpose, mode, sight, evidence: mine }
+}
+
+/// A member that was lost or could not work; a lost one explains the other's trouble, so it comes first.
+fn trouble(result: &RoundResult, group: &[NodeId]) -> Option<Sight> {
+    let lost = group.iter().find_map(|node| match result.outcomes.get(node) {
+        None => Some(Sight::Lost(*node, "it sent no result".into())),
+        Some(NodeOutcome::Lost { because }) => Some(Sight::Lost(*node, because.clone())),
+        Some(_) => None,
+    });
+    lost.or_else(|| {
+        group.iter().find_map(|node| match result.outcomes.get(node) {
+            Some(NodeOutcome::Error(error)) => Some(Sight::Error(*node, error.clone())),
+            _ => None,
+        })
+    })
+}
+
+fn sight(round: &Round, group: &[NodeId], evidence: &[Evidence]) -> Sight {
+    let useless = |message: String| Sight::Error(group[0], CheckError { kind: ErrorKind::Worker, message });
+    if evidence.is_empty() {
+        return useless(format!("{} measured nothing", round.check));
+    }
+    if let Some(bad) = evidence.iter().find(|one| !one.value.is_finite() || one.value < 0.0) {
+        return useless(format!("{} measured {}, which is no {}", round.check, bad.value, bad.metric.unit()));
+    }
+    // No work done says nothing about how fast it would have been; between nodes a silent link is a fault.
+    if evidence.iter().any(|one| one.metric == Metric::Flops && one.value == 0.0) {
+        return useless(format!("{} finished no product in its window", round.check));
+    }
+    if evidence.iter().any(|one| one.miss) { Sight::Miss } else { Sight::Fine }
+}
+
+/// Every number of a round, both sides of a pair merged, held against baseline and peers.
+fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
+    let mut by_subject: BTreeMap<(Metric, Subject), &Measurement> = BTreeMap::new();
+    for outcome in result.outcomes.values() {
+        let NodeOutcome::Measured(measurements) = outcome else { continue };
+        for measurement in measurements.iter().filter(|one| one.check == result.round.check) {
+            by_subject
+                .entry((measurement.metric, measurement.subject.clone()))
+                .and_modify(|kept| {
+                    if worse(measurement.metric, measurement.value, kept.value) {
+                        *kept = measurement;
+                    }
+                })
+                .or_insert(measurement);
+        }
+    }
+    let rule = OutlierRule::of(suite.engine);
+    let mut peers: BTreeMap<Metric, Vec<f64>> = BTreeMap::new();
+    for ((metric, _), measurement) in &by_subject {
+        if measurement.value.is_finite() {
+            peers.entry(*metric).or_default().push(measurement.value);
+        }
+    }
+    by_subject
+        .into_iter()
+        .map(|((metric, subject), measurement)| {
+            let like = peers.get(&metric).map_or(&[][..], Vec::as_slice);
+            let limits = [suite.baselines.limit(result.round.check, metric), rule.limit(metric, like)];
+            let limit = limits.into_iter().flatten().reduce(|kept, other| stricter(metric, kept, other));
+            let miss = limit.as_ref().is_some_and(|limit| worse(metric, measurement.value, limit.value));
+            Evidence {
+                metric,
+                subject,
+                value: measurement.value,
+                limit,
+                median: (like.len() > 1).then(|| median(like)).flatten(),
+                miss,
+                samples: measurement.samples.clone(),
+                detail: measurement.detail.clone(),
+                started_at: measurement.started_at,
+                finished_at: measurement.finished_at,
+            }
+        })
+        .collect()
+}
+
+fn worse(metric: Metric, value: f64, than: f64) -> bool {
+    if value.is_nan() {
+        return true;
+    }
+    if metric.higher_is_better() { value < than } else { value > than }
+}
+
+fn stricter(metric: Metric, one: Limit, other: Limit) -> Limit {
+    if worse(metric, one.value, other.value) { other } else { one }
+}

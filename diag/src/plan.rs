@@ -1,0 +1,223 @@
+//! What to measure next: a pure function of the request, the roster and the results so far. Every node feeds it
+//! the same and gets the same step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::check::{CheckName, Phase, Scope};
+use crate::facts::{NodeId, Roster};
+use crate::judge::{Look, Sight, Suite, looks};
+use crate::localise::{PairState, pairs};
+use crate::measurement::CheckError;
+use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
+
+/// What is known of one check.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckState {
+    /// The check.
+    pub check: CheckName,
+    /// The nodes that take part.
+    pub nodes: BTreeSet<NodeId>,
+    /// Every look, in order.
+    pub looks: Vec<Look>,
+    /// Nodes that could not do their work.
+    pub errors: BTreeMap<NodeId, CheckError>,
+    /// Nodes that were lost during this check.
+    pub lost: BTreeMap<NodeId, String>,
+    /// What the looks amount to.
+    pub shown: Shown,
+    /// The next round of this check, if it needs one.
+    pub next: Option<Round>,
+}
+
+/// What the looks of a check amount to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Shown {
+    /// A check of single nodes.
+    Nodes {
+        /// Nodes that missed in both windows.
+        failed: BTreeSet<NodeId>,
+        /// Nodes that missed in one of them.
+        flaky: BTreeSet<NodeId>,
+    },
+    /// A check of pairs, by how they were measured.
+    Pairs(Vec<(Mode, PairState)>),
+    /// Nothing was measured, with the reason.
+    Skipped(String),
+}
+
+impl CheckState {
+    /// Nodes with a fault of their own.
+    #[must_use]
+    pub fn failed(&self) -> BTreeSet<NodeId> {
+        match &self.shown {
+            Shown::Nodes { failed, .. } => failed.clone(),
+            Shown::Pairs(states) => states.iter().flat_map(|(_, state)| state.bad.keys().copied()).collect(),
+            Shown::Skipped(_) => BTreeSet::new(),
+        }
+    }
+}
+
+/// The next step of the suite.
+#[must_use]
+pub fn next(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Step {
+    states(suite, roster, results).into_iter().find_map(|state| state.next).map_or(
+        Step::Finished,
+        |mut round| {
+            round.index = u32::try_from(results.len()).unwrap_or(u32::MAX);
+            Step::Measure(round)
+        },
+    )
+}
+
+/// What is known of each check, in order, up to and including the first that needs another round.
+#[must_use]
+pub fn states(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Vec<CheckState> {
+    let mut states: Vec<CheckState> = Vec::new();
+    for &check in &suite.checks {
+        let nodes = participants(check.spec().phase, roster, &states);
+        let state = state(suite, check, nodes, results);
+        let waits = state.next.is_some();
+        states.push(state);
+        if waits {
+            break;
+        }
+    }
+    states
+}
+
+/// Able nodes, less those that failed an earlier phase and those that were lost or unable since.
+fn participants(phase: Phase, roster: &Roster, before: &[CheckState]) -> BTreeSet<NodeId> {
+    let mut nodes: BTreeSet<NodeId> = roster.able().collect();
+    for state in before {
+        for node in state.lost.keys() {
+            nodes.remove(node);
+        }
+        if state.check.spec().phase < phase {
+            nodes = &nodes - &state.failed();
+        }
+    }
+    nodes
+}
+
+fn state(suite: &Suite, check: CheckName, nodes: BTreeSet<NodeId>, results: &[RoundResult]) -> CheckState {
+    let mine: Vec<&RoundResult> = results.iter().filter(|result| result.round.check == check).collect();
+    let looks: Vec<Look> = mine.iter().flat_map(|result| looks(suite, result)).collect();
+    let mut errors = BTreeMap::new();
+    let mut lost = BTreeMap::new();
+    for (node, outcome) in mine.iter().flat_map(|result| &result.outcomes) {
+        match outcome {
+            NodeOutcome::Measured(_) => {}
+            NodeOutcome::Error(error) => _ = errors.insert(*node, error.clone()),
+            NodeOutcome::Lost { because } => _ = lost.insert(*node, because.clone()),
+        }
+    }
+    for look in &looks {
+        if let Sight::Error(node, error) = &look.sight {
+            errors.entry(*node).or_insert_with(|| error.clone());
+        }
+    }
+    let able: BTreeSet<NodeId> =
+        nodes.iter().filter(|node| !errors.contains_key(node) && !lost.contains_key(node)).copied().collect();
+    let rounds = mine.len();
+    let (shown, next) = match check.spec().scope {
+        _ if nodes.is_empty() => (Shown::Skipped("no node is left that could measure it".into()), None),
+        Scope::Node => of_nodes(check, &able, &looks, rounds),
+        Scope::Pair if nodes.len() < 2 => {
+            (Shown::Skipped("one node only: there is no pair to measure".into()), None)
+        }
+        Scope::Pair => of_pairs(check, &nodes, &able, &looks, rounds),
+        Scope::All => (Shown::Skipped("no measurement over all nodes is built yet".into()), None),
+    };
+    CheckState { check, nodes, looks, errors, lost, shown, next }
+}
+
+fn round(check: CheckName, purpose: Purpose, mode: Mode, groups: Vec<Vec<NodeId>>) -> Option<Round> {
+    (!groups.is_empty()).then_some(Round { index: 0, check, purpose, mode, groups })
+}
+
+/// Every node measures by itself; after a miss all measure again at once, so that the second window is like the
+/// first.
+fn of_nodes(
+    check: CheckName,
+    able: &BTreeSet<NodeId>,
+    looks: &[Look],
+    rounds: usize,
+) -> (Shown, Option<Round>) {
+    let singles = || able.iter().map(|node| vec![*node]).collect();
+    if rounds == 0 {
+        let nothing = Shown::Nodes { failed: BTreeSet::new(), flaky: BTreeSet::new() };
+        return (nothing, round(check, Purpose::First, Mode::Full, singles()));
+    }
+    let missed = |purpose: Purpose| -> BTreeSet<NodeId> {
+        looks
+            .iter()
+            .filter(|look| look.purpose == purpose && look.sight == Sight::Miss)
+            .flat_map(|look| look.group.iter().copied())
+            .collect()
+    };
+    let (first, second) = (missed(Purpose::First), missed(Purpose::Confirm));
+    if rounds == 1 && first.iter().any(|node| able.contains(node)) {
+        let open = Shown::Nodes { failed: BTreeSet::new(), flaky: first };
+        return (open, round(check, Purpose::Confirm, Mode::Full, singles()));
+    }
+    let failed: BTreeSet<NodeId> = &first & &second;
+    let flaky = &(&first | &second) - &failed;
+    (Shown::Nodes { failed, flaky }, None)
+}
+
+/// The check's opening rounds, then meetings until nothing would tell more.
+fn of_pairs(
+    check: CheckName,
+    nodes: &BTreeSet<NodeId>,
+    able: &BTreeSet<NodeId>,
+    looks: &[Look],
+    rounds: usize,
+) -> (Shown, Option<Round>) {
+    let opening = opening(check, nodes);
+    let modes: BTreeSet<Mode> = opening.iter().map(|(mode, _)| *mode).collect();
+    let states: Vec<(Mode, PairState)> = modes
+        .into_iter()
+        .map(|mode| {
+            let seen: Vec<Look> = looks.iter().filter(|look| look.mode == mode).cloned().collect();
+            let own = opening.iter().filter(|(other, _)| *other == mode).count();
+            (mode, pairs(able, &seen, own))
+        })
+        .collect();
+    // A group that lost a member is dropped; its other member meets somebody later.
+    let next = opening
+        .into_iter()
+        .skip(rounds)
+        .find_map(|(mode, mut groups)| {
+            groups.retain(|group| group.iter().all(|node| able.contains(node)));
+            round(check, Purpose::First, mode, groups)
+        })
+        .or_else(|| meeting(check, &states));
+    (Shown::Pairs(states), next)
+}
+
+fn meeting(check: CheckName, states: &[(Mode, PairState)]) -> Option<Round> {
+    states.iter().find_map(|(mode, state)| {
+        let purpose = state.purpose?;
+        round(check, purpose, *mode, state.next.iter().map(|&(a, b)| vec![a, b]).collect())
+    })
+}
+
+/// The rounds that a pair check makes whatever they show.
+fn opening(check: CheckName, nodes: &BTreeSet<NodeId>) -> Vec<(Mode, Vec<Vec<NodeId>>)> {
+    let list: Vec<NodeId> = nodes.iter().copied().collect();
+    let chain = |from: usize| -> Vec<Vec<NodeId>> {
+        list.get(from..).unwrap_or_default().chunks_exact(2).map(<[NodeId]>::to_vec).collect()
+    };
+    let mut rounds = Vec::new();
+    if check == CheckName::NetworkConnectivity && list.len() > 2 {
+        // Head and tail of the job reach everybody: two views of each node for two light rounds.
+        let (head, tail) = (list[0], list[list.len() - 1]);
+        rounds.push((Mode::Reach, list[1..].iter().map(|node| vec![head, *node]).collect()));
+        rounds.push((Mode::Reach, list[1..list.len() - 1].iter().map(|node| vec![*node, tail]).collect()));
+    }
+    rounds.push((Mode::Full, chain(0)));
+    if check == CheckName::NetworkConnectivity && list.len() > 2 {
+        rounds.push((Mode::Full, chain(1)));
+    }
+    rounds
+}

@@ -1,0 +1,240 @@
+//! The site's policy, `aimaster.toml`: checked, with every default filled in. How the file is read is in
+//! `policy/`; what a policy means for a job is in [`crate::request::effective`].
+
+mod read;
+mod slots;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::check::CheckName;
+use crate::facts::Engine;
+use crate::request::FailAction;
+
+pub use tree::MAX_POLICY_BYTES;
+
+/// What happens to a job where nothing was decided about its hardware.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Undecided {
+    /// It starts.
+    Start,
+    /// It ends before the user's program starts.
+    Fail,
+}
+
+/// What happens when the controller can't be reached for an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ControllerLost {
+    /// The job starts.
+    Start,
+    /// The launch gate ends it.
+    Hold,
+}
+
+/// The whole policy. Times are in the unit that the name says.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Policy {
+    /// What measures; `host` must be said outright.
+    pub engine: Engine,
+    /// `[scope]`: where the feature applies.
+    pub scope: Scope,
+    /// `[checks]`: what jobs get.
+    pub checks: Checks,
+    /// `[actions]`: what may be done, and what is done by default.
+    pub actions: Actions,
+    /// `[time]`: bounds.
+    pub time: Time,
+    /// `[network]`: addresses and ports.
+    pub network: Network,
+    /// `[host]`: the host engine.
+    pub host: HostEngine,
+    /// `[paths]`: files, folders, users.
+    pub paths: Paths,
+    /// `[nccl.env]`: NCCL settings for the checks; `{node}` is replaced by the node's name.
+    #[serde(rename = "nccl", serialize_with = "as_nccl_table")]
+    pub nccl_env: BTreeMap<String, String>,
+}
+
+/// Writes the settings where the file has them, so that a policy that is shown can be used as a file.
+fn as_nccl_table<S: serde::Serializer>(
+    env: &BTreeMap<String, String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    BTreeMap::from([("env", env)]).serialize(serializer)
+}
+
+/// A policy that can't be written as TOML.
+#[derive(Debug, thiserror::Error)]
+#[error("the policy can't be written as TOML")]
+pub struct ShowError(#[from] toml::ser::Error);
+
+impl Policy {
+    /// The whole policy as a file that [`Policy::parse`] reads back; a key that is left alone by default and was
+    /// not set (`requeue_nice`, `on_environment`) is left out.
+    ///
+    /// # Errors
+    /// If a path is not UTF-8, which no parsed policy has.
+    pub fn to_toml(&self) -> Result<String, ShowError> {
+        Ok(toml::to_string(self)?)
+    }
+}
+
+/// `[scope]`: a job is checked where all three that are given hold. Empty: no condition.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Scope {
+    /// Partitions.
+    pub partitions: Vec<String>,
+    /// Node features that the job asks for (`--constraint`), such as `lingjun`.
+    pub features: Vec<String>,
+    /// GPU types in the job's GRES.
+    pub gpu_types: Vec<String>,
+}
+
+/// `[checks]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Checks {
+    /// What every job in scope gets without flags; empty: nothing.
+    pub always: Vec<CheckName>,
+    /// Whether a user's list may leave out checks of `always`.
+    pub users_may_weaken: bool,
+    /// Whether `--sanity-check=off` is allowed.
+    pub users_may_switch_off: bool,
+}
+
+/// `[actions]`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Actions {
+    /// Default of `sanity_check.fail_action` (built-in: fail).
+    pub fail_action: FailAction,
+    /// Values that a user may ask for (default: all four).
+    pub allowed: Vec<FailAction>,
+    /// Actions under which nodes with a fault of their own are drained (default: fail, drain, requeue).
+    pub drain_on: Vec<FailAction>,
+    /// Whether drains may follow from a check that only the user asked for (default: true).
+    pub drain_on_user_request: bool,
+    /// Most nodes drained per verdict (default 4).
+    pub max_drain_nodes: u32,
+    /// Most nodes drained per verdict as a share of the job, rounded up, at least one (default 0.34).
+    pub max_drain_fraction: f64,
+    /// Requeues of our own before a job fails instead (default 3).
+    pub max_requeues: u32,
+    /// Nice value set at a requeue, to give back the place in the queue that it loses; `None`: untouched.
+    pub requeue_nice: Option<i32>,
+    /// On ERROR (default: start).
+    pub on_error: Undecided,
+    /// On SUSPECT (default: start).
+    pub on_suspect: Undecided,
+    /// On a fault of the fabric, the environment or when time ran out (default: by the request's action, where
+    /// requeue counts as fail).
+    pub on_environment: Option<Undecided>,
+    /// When the controller can't be reached (default: start).
+    pub on_controller_lost: ControllerLost,
+}
+
+/// `[time]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Time {
+    /// How long nodes wait for each other (default 60).
+    pub join_s: u32,
+    /// Longest run of the suite; shortens a request's timeout (default 300). Keep it 15 s or more below
+    /// PrologEpilogTimeout.
+    pub max_deadline_s: u32,
+    /// How often the leader looks whether the job was cancelled (default 3, 1 to 4: a cancelled job's prolog
+    /// must end within 5 s).
+    pub job_poll_s: u32,
+    /// Bound on one scontrol call (default 5).
+    pub scontrol_s: u32,
+}
+
+/// `[network]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Network {
+    /// First TCP port of the range (default 45000).
+    pub port_first: u16,
+    /// Last TCP port of the range, inclusive (default 45199; at least 16 ports).
+    pub port_last: u16,
+    /// Interface whose address is used; empty: NodeAddr of slurm.conf, then the resolver.
+    pub interface: String,
+    /// Addresses by node name; they win over everything else.
+    pub addresses: BTreeMap<String, IpAddr>,
+}
+
+/// `[host]`: the host engine.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct HostEngine {
+    /// Ranks a node (default 2); rank i is rail i and has a port of its own.
+    pub ranks_per_node: u32,
+    /// Window of one check (default 0.6). A check's own limit is ten windows.
+    pub seconds_per_check: f64,
+}
+
+/// `[paths]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Paths {
+    /// Absolute path of scontrol (default /usr/bin/scontrol).
+    pub scontrol: PathBuf,
+    /// Absolute path of scancel (default /usr/bin/scancel).
+    pub scancel: PathBuf,
+    /// Folder of reports (default /var/log/aimaster/reports).
+    pub report_dir: PathBuf,
+    /// Folder of baselines: `<gpu>.toml` and `host.toml` (default /etc/aimaster/baselines).
+    pub baseline_dir: PathBuf,
+    /// User that the worker runs as; empty: `aimaster` where that user exists, else `nobody`.
+    pub worker_user: String,
+    /// Socket of munged; empty: from AuthInfo of slurm.conf, else /run/munge/munge.socket.2.
+    pub munge_socket: PathBuf,
+    /// libmunge (default libmunge.so.2, found by the loader).
+    pub libmunge: PathBuf,
+    /// Socket of syslog (default /dev/log).
+    pub syslog: PathBuf,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        use FailAction::{Drain, Fail, Requeue, Retain};
+        Self {
+            engine: Engine::Cuda,
+            scope: Scope::default(),
+            checks: Checks { always: Vec::new(), users_may_weaken: true, users_may_switch_off: true },
+            actions: Actions {
+                fail_action: Fail,
+                allowed: vec![Retain, Drain, Fail, Requeue],
+                drain_on: vec![Fail, Drain, Requeue],
+                drain_on_user_request: true,
+                max_drain_nodes: 4,
+                max_drain_fraction: 0.34,
+                max_requeues: 3,
+                requeue_nice: None,
+                on_error: Undecided::Start,
+                on_suspect: Undecided::Start,
+                on_environment: None,
+                on_controller_lost: ControllerLost::Start,
+            },
+            time: Time { join_s: 60, max_deadline_s: 300, job_poll_s: 3, scontrol_s: 5 },
+            network: Network {
+                port_first: 45_000,
+                port_last: 45_199,
+                interface: String::new(),
+                addresses: BTreeMap::new(),
+            },
+            host: HostEngine { ranks_per_node: 2, seconds_per_check: 0.6 },
+            paths: Paths {
+                scontrol: "/usr/bin/scontrol".into(),
+                scancel: "/usr/bin/scancel".into(),
+                report_dir: "/var/log/aimaster/reports".into(),
+                baseline_dir: "/etc/aimaster/baselines".into(),
+                worker_user: String::new(),
+                munge_socket: PathBuf::new(),
+                libmunge: "libmunge.so.2".into(),
+                syslog: "/dev/log".into(),
+            },
+            nccl_env: BTreeMap::new(),
+        }
+    }
+}

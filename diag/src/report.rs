@@ -1,0 +1,248 @@
+//! The report: the verdict with names instead of numbers, as JSON (schema 1) and as text.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::action::{Decision, JobAction, subject_name};
+use crate::check::Phase;
+use crate::facts::{Engine, Roster};
+use crate::verdict::{Finding, Outcome, Status, Verdict};
+use crate::wording;
+
+/// The report of one run of the suite.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// 1.
+    pub schema: u32,
+    /// The job.
+    pub job_id: u32,
+    /// The cluster's name.
+    pub cluster: String,
+    /// 1 for the first start of the job, 2 after its first restart, ...
+    pub check_number: u32,
+    /// What measured.
+    pub engine: Engine,
+    /// When the leader's prolog started.
+    pub started_at: Timestamp,
+    /// When the verdict stood.
+    pub finished_at: Timestamp,
+    /// The outcome.
+    pub outcome: Outcome,
+    /// The outcome in a sentence.
+    pub summary: String,
+    /// What became of the job: `start`, `end` or `requeue`.
+    pub action: String,
+    /// The job's nodes, in order.
+    pub nodes: Vec<String>,
+    /// One entry a finding.
+    pub items: Vec<Item>,
+    /// Nodes that were drained by this run.
+    pub drained: Vec<String>,
+    /// What could not be done, and what the user should know.
+    pub errors: Vec<String>,
+}
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Item {
+    /// The phase.
+    pub phase: Phase,
+    /// The check; empty for the meeting of the nodes.
+    pub check: String,
+    /// What it is about.
+    pub subject: ItemSubject,
+    /// The other nodes that took part.
+    pub peers: Vec<String>,
+    /// The outcome.
+    pub status: Status,
+    /// The number that decided.
+    pub value: Option<f64>,
+    /// Its unit.
+    pub unit: Option<String>,
+    /// The limit.
+    pub limit: Option<f64>,
+    /// Where the limit comes from.
+    pub limit_source: Option<String>,
+    /// Median of like subjects.
+    pub median: Option<f64>,
+    /// The readings.
+    pub samples: Vec<f64>,
+    /// One line for a person.
+    pub message: String,
+    /// When the first reading began.
+    pub started_at: Option<Timestamp>,
+    /// When the last one ended.
+    pub finished_at: Option<Timestamp>,
+}
+
+/// What a finding is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItemSubject {
+    /// `node`, `gpu`, `nic`, `rail`, `pair`, `path`, `link`, `fabric` or `run`.
+    pub kind: String,
+    /// The node, or the first of two; empty where there is none.
+    pub node: String,
+    /// The subject's name, such as `n3` or `n1-n3`.
+    pub name: String,
+}
+
+/// Which run a report is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunId {
+    /// The job.
+    pub job_id: u32,
+    /// The cluster's name.
+    pub cluster: String,
+    /// See [`Report::check_number`].
+    pub check_number: u32,
+    /// What measured.
+    pub engine: Engine,
+}
+
+impl Report {
+    /// Makes the report of a run.
+    #[must_use]
+    pub fn new(
+        run: &RunId,
+        roster: &Roster,
+        verdict: &Verdict,
+        decision: &Decision,
+        (started_at, finished_at): (Timestamp, Timestamp),
+    ) -> Self {
+        Self {
+            schema: 1,
+            job_id: run.job_id,
+            cluster: run.cluster.clone(),
+            check_number: run.check_number,
+            engine: run.engine,
+            started_at,
+            finished_at,
+            outcome: verdict.outcome,
+            summary: verdict.summary.clone(),
+            action: match decision.job {
+                JobAction::Start => "start",
+                JobAction::End { .. } => "end",
+                JobAction::Requeue { .. } => "requeue",
+            }
+            .into(),
+            nodes: roster.nodes.iter().map(|entry| entry.name.clone()).collect(),
+            items: verdict.findings.iter().map(|finding| item(roster, finding)).collect(),
+            drained: Vec::new(),
+            errors: decision.notes.clone(),
+        }
+    }
+
+    /// The report as text: the outcome, then what is not a pass, then the rest.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let seconds = self.finished_at.duration_since(self.started_at).as_secs_f64();
+        // Writing to a String can't fail.
+        _ = writeln!(
+            text,
+            "job {} on {} (check {}, engine {}): {} after {seconds:.1} s; the job: {}",
+            self.job_id, self.cluster, self.check_number, self.engine, self.outcome, self.action
+        );
+        _ = writeln!(text, "{}", self.summary);
+        if !self.drained.is_empty() {
+            _ = writeln!(text, "drained: {}", self.drained.join(", "));
+        }
+        for error in &self.errors {
+            _ = writeln!(text, "note: {error}");
+        }
+        let mut phase = None;
+        for item in &self.items {
+            if phase != Some(item.phase) {
+                phase = Some(item.phase);
+                _ = writeln!(text, "{}", item.phase);
+            }
+            _ = writeln!(text, "  {:<7} {}", item.status.to_string(), item.message);
+        }
+        text
+    }
+}
+
+fn item(roster: &Roster, finding: &Finding) -> Item {
+    let nodes = finding.subject.nodes();
+    Item {
+        phase: finding.phase,
+        check: finding.check.map_or_else(String::new, |check| check.to_string()),
+        subject: ItemSubject {
+            kind: finding.subject.kind().into(),
+            node: nodes.first().map_or_else(String::new, |node| roster.name(*node).to_owned()),
+            name: subject_name(roster, &finding.subject),
+        },
+        peers: finding.peers.iter().map(|node| roster.name(*node).to_owned()).collect(),
+        status: finding.status,
+        value: finding.value,
+        unit: finding.metric.map(|metric| metric.unit().to_owned()),
+        limit: finding.limit.as_ref().map(|limit| limit.value),
+        limit_source: finding.limit.as_ref().map(|limit| limit.source.clone()),
+        median: finding.median,
+        samples: finding.samples.clone(),
+        message: finding.message.clone(),
+        started_at: finding.started_at,
+        finished_at: finding.finished_at,
+    }
+}
+
+/// Most findings that are shown to a user beside the first; the report has them all.
+const MAX_LINES: usize = 8;
+
+/// The verdict for the user: in a batch job's output, or sent to srun and salloc. One line each, without control
+/// characters and without our name in front. `place` says where the report is.
+#[must_use]
+pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
+    let seconds = report.finished_at.duration_since(report.started_at).as_secs_f64();
+    let mut lines = vec![format!(
+        "{} after {seconds:.1} s (counted against the job's time): {}",
+        report.outcome, report.summary
+    )];
+    let troubles: Vec<&Item> = report.items.iter().filter(|item| item.status > Status::Skip).collect();
+    for item in troubles.iter().take(MAX_LINES) {
+        lines.push(format!("{} {}", item.status, item.message));
+    }
+    if troubles.len() > MAX_LINES {
+        lines.push(format!("{} more in the report", troubles.len() - MAX_LINES));
+    }
+    if !report.drained.is_empty() {
+        lines.push(format!("leaves service: {}", report.drained.join(", ")));
+    }
+    lines.extend(report.errors.iter().cloned());
+    let fate = match report.action.as_str() {
+        "start" => "the job starts",
+        "requeue" => "the job goes back to the queue",
+        _ => "the job does not start",
+    };
+    lines.push(format!("{fate}; report: aimaster report {} ({place})", report.job_id));
+    lines.iter().map(|line| printable(line)).collect()
+}
+
+/// Without control characters, so that nothing in a name or a message can move the cursor or forge a line.
+#[must_use]
+pub fn printable(line: &str) -> String {
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The line of a phase, for live progress; `None` if nothing of it is known.
+#[must_use]
+pub fn phase_line(verdict: &Verdict, phase: Phase) -> Option<String> {
+    let mine: Vec<&Finding> = verdict.findings.iter().filter(|one| one.phase == phase).collect();
+    let worst = mine.iter().map(|one| one.status).max()?;
+    let mut checks: Vec<String> =
+        mine.iter().filter_map(|one| one.check).map(|check| check.to_string()).collect();
+    checks.dedup();
+    let count = |status: Status| mine.iter().filter(|one| one.status == status).count();
+    let others: Vec<String> = [Status::Fail, Status::Suspect, Status::Error]
+        .into_iter()
+        .filter(|status| count(*status) > 0)
+        .map(|status| format!("{} {status}", count(status)))
+        .collect();
+    let detail = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
+    Some(format!(
+        "{phase}: {worst} {}{detail}",
+        wording::listed(&checks.iter().map(String::as_str).collect::<Vec<_>>())
+    ))
+}

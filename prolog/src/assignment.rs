@@ -1,0 +1,182 @@
+//! What this prolog has to do: the job, the node's copy of the policy and the user's request, put together. Reads
+//! two files and the environment; asks nobody.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use cluster::slurm::environment::JobEnv;
+use diag::baseline::{BaselineError, Baselines};
+use diag::check::CheckName;
+use diag::facts::Engine;
+use diag::judge::Suite;
+use diag::policy::{Policy, Scope};
+use diag::request::Request;
+use diag::request::effective::{Effective, Source, effective};
+use diag::request::mistake::Mistake;
+use serde::Serialize;
+
+/// The variable that carries the request; slurmd gives it this prefix.
+pub const REQUEST_VARIABLE: &str = "SPANK_AIMASTER_REQUEST";
+
+/// Floors for the host engine, where the site has no file of its own.
+const BUILT_IN_HOST_BASELINES: &str = include_str!("../../conf/baselines/host.toml");
+
+/// Everything that is known before anything is measured.
+#[derive(Debug, Clone)]
+pub struct Assignment {
+    /// The job.
+    pub job: JobEnv,
+    /// The node's copy of the policy.
+    pub policy: Policy,
+    /// What was asked for, under the policy.
+    pub asked: Effective,
+    /// What is measured and by which limits.
+    pub suite: Suite,
+    /// What all nodes of the job must agree on, hashed.
+    pub digest: String,
+}
+
+/// Why an assignment can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum AssignmentError {
+    /// A file is there but can't be read.
+    #[error("can't read {}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The policy has mistakes.
+    #[error("{} has mistakes: {}", .path.display(), .mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Policy {
+        /// The file.
+        path: PathBuf,
+        /// All of them.
+        mistakes: Vec<Mistake>,
+    },
+    /// A baseline file has a mistake.
+    #[error("{}", .path.display())]
+    Baseline {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: BaselineError,
+    },
+    /// The request that came with the job is not one.
+    #[error("the job's request can't be read ({0}); were the plugin and this helper installed together?")]
+    Request(String),
+}
+
+/// The site's policy; the defaults where there is no file.
+///
+/// # Errors
+/// If the file can't be read or has mistakes.
+pub fn policy(path: &Path) -> Result<Policy, AssignmentError> {
+    match read(path)? {
+        None => Ok(Policy::default()),
+        Some(text) => Policy::parse(&text)
+            .map_err(|mistakes| AssignmentError::Policy { path: path.to_owned(), mistakes }),
+    }
+}
+
+/// What is to be done for a job; `None`: nothing was asked for, or the feature does not apply to this job.
+///
+/// # Errors
+/// If the request or a baseline file can't be read.
+pub fn assignment(
+    job: JobEnv,
+    policy: Policy,
+    request: Option<&str>,
+) -> Result<Option<Assignment>, AssignmentError> {
+    let request = match request {
+        None => Request::default(),
+        Some(text) => Request::decode(text).map_err(|error| AssignmentError::Request(error.to_string()))?,
+    };
+    let asked = effective(&request, &policy);
+    if asked.checks.is_empty() || !in_scope(&policy.scope, &job) {
+        return Ok(None);
+    }
+    let baselines = baselines(&policy)?;
+    let built = |check: &CheckName| !asked.unbuilt.contains(check);
+    let suite = Suite {
+        checks: asked.checks.iter().copied().filter(built).collect(),
+        unbuilt: asked.unbuilt.clone(),
+        engine: policy.engine,
+        baselines,
+    };
+    let digest = digest(&suite, &policy);
+    Ok(Some(Assignment { job, policy, asked, suite, digest }))
+}
+
+impl Assignment {
+    /// The checks that the site's own rule asked for.
+    #[must_use]
+    pub fn site_checks(&self) -> BTreeSet<CheckName> {
+        let by_site = |check: &CheckName| self.asked.source_of(*check) == Some(Source::Site);
+        self.asked.checks.iter().copied().filter(by_site).collect()
+    }
+
+    /// 1 for the first start of the job, 2 after its first restart, ...
+    #[must_use]
+    pub fn check_number(&self) -> u32 {
+        self.job.restart.saturating_add(1)
+    }
+}
+
+fn in_scope(scope: &Scope, job: &JobEnv) -> bool {
+    let partition = scope.partitions.is_empty()
+        || job.partition.as_ref().is_some_and(|partition| scope.partitions.contains(partition));
+    let constraints = job.constraints.as_deref().unwrap_or_default();
+    let asked_features: Vec<&str> =
+        constraints.split(|c: char| !(c.is_alphanumeric() || "_-.".contains(c))).collect();
+    let features = scope.features.is_empty()
+        || scope.features.iter().any(|feature| asked_features.contains(&feature.as_str()));
+    partition && features
+}
+
+fn baselines(policy: &Policy) -> Result<Baselines, AssignmentError> {
+    let path = policy.paths.baseline_dir.join(format!("{}.toml", policy.engine));
+    let text = match (read(&path)?, policy.engine) {
+        (Some(text), _) => text,
+        (None, Engine::Host) => BUILT_IN_HOST_BASELINES.to_owned(),
+        (None, Engine::Cuda) => {
+            return Ok(Baselines { engine: Engine::Cuda, limits: Vec::new(), none: Vec::new() });
+        }
+    };
+    Baselines::parse(&text).map_err(|source| AssignmentError::Baseline { path, source })
+}
+
+/// A file's text; `None` where there is no file.
+fn read(path: &Path) -> Result<Option<String>, AssignmentError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(AssignmentError::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// Nodes that differ in any of this would plan or judge differently.
+fn digest(suite: &Suite, policy: &Policy) -> String {
+    #[derive(Serialize)]
+    struct Agreed<'a> {
+        checks: &'a [CheckName],
+        unbuilt: &'a [CheckName],
+        engine: Engine,
+        host: diag::policy::HostEngine,
+        max_drain: (u32, f64),
+        baselines: String,
+    }
+    let agreed = Agreed {
+        checks: &suite.checks,
+        unbuilt: &suite.unbuilt,
+        engine: suite.engine,
+        host: policy.host,
+        max_drain: (policy.actions.max_drain_nodes, policy.actions.max_drain_fraction),
+        baselines: format!("{:?}", suite.baselines),
+    };
+    let bytes = serde_json::to_vec(&agreed).unwrap_or_default();
+    blake3::hash(&bytes).to_hex().to_string()
+}

@@ -1,0 +1,186 @@
+//! What a check may use: the round, this node's place in it, the roster, the policy and the worker. It sends
+//! nothing to other nodes; that is the session's part.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use diag::facts::{Joined, NodeId, Roster};
+use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
+use diag::policy::Policy;
+use diag::round::Round;
+use jiff::Timestamp;
+
+use crate::protocol::{Member, Reply, Request, Tag, Target};
+use crate::worker_client::{Worker, WorkerError};
+
+/// A check's own limit in windows of the host engine.
+const LIMIT_WINDOWS: u32 = 10;
+
+/// How much later than its limit a worker may answer: the product in hand, a poll interval and a busy
+/// machine's scheduler all fit into it.
+const ANSWER_GRACE: Duration = Duration::from_secs(3);
+
+/// What one run of a check works with.
+pub struct Context<'c> {
+    /// What is measured, why, and by which groups.
+    pub round: &'c Round,
+    /// This node.
+    pub me: NodeId,
+    /// All nodes.
+    pub roster: &'c Roster,
+    /// The site's policy.
+    pub policy: &'c Policy,
+    /// What measures.
+    pub worker: &'c mut Worker,
+    /// The wall clock.
+    pub now: &'c dyn Fn() -> Timestamp,
+}
+
+/// When something began and ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    pub started_at: Timestamp,
+    pub finished_at: Timestamp,
+}
+
+/// Most primitives that a check asks for one after another.
+const PRIMITIVES: u32 = 2;
+
+/// The longest that a round of any check takes on a node that works.
+#[must_use]
+pub fn round_limit(policy: &Policy) -> Duration {
+    (window(policy) * LIMIT_WINDOWS + ANSWER_GRACE) * PRIMITIVES
+}
+
+fn window(policy: &Policy) -> Duration {
+    Duration::try_from_secs_f64(policy.host.seconds_per_check).unwrap_or(Duration::MAX / 1000)
+}
+
+impl Context<'_> {
+    /// One window of the host engine, ms.
+    pub(super) fn window_ms(&self) -> u64 {
+        u64::try_from(window(self.policy).as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// A check's own limit, ms.
+    pub(super) fn limit_ms(&self) -> u64 {
+        self.window_ms().saturating_mul(u64::from(LIMIT_WINDOWS))
+    }
+
+    /// Asks the worker, which has until `limit_ms`.
+    pub(super) async fn call(
+        &mut self,
+        request: Request,
+        limit_ms: u64,
+    ) -> Result<(Reply, Span), CheckError> {
+        let started_at = (self.now)();
+        let deadline = Duration::from_millis(limit_ms) + ANSWER_GRACE;
+        let reply = self.worker.call(request, deadline).await.map_err(|error| self.error(&error))?;
+        Ok((reply, Span { started_at, finished_at: (self.now)() }))
+    }
+
+    /// The groups of this round that this node is in, with their tags.
+    pub(super) fn groups(&self) -> Vec<(Tag, Vec<NodeId>)> {
+        (0..)
+            .zip(&self.round.groups)
+            .filter(|(_, group)| group.contains(&self.me))
+            .map(|(index, group)| (Tag { round: self.round.index, group: index }, group.clone()))
+            .collect()
+    }
+
+    /// Where the ranks of `node` listen. The policy's word on addresses wins over the node's own, and that over
+    /// the address that the leader saw, which is a loopback address for the leader itself.
+    pub(super) fn target(&self, node: NodeId) -> Result<Target, CheckError> {
+        let (name, joined) = self.joined(node)?;
+        let configured: Option<IpAddr> = self.policy.network.addresses.get(name).copied();
+        let address = configured.or(joined.facts.address).unwrap_or(joined.seen_address);
+        Ok(Target { node, address, ports: joined.facts.rank_ports.clone() })
+    }
+
+    /// All ranks of `nodes` in ring order.
+    pub(super) fn members(&self, nodes: &[NodeId]) -> Result<Vec<Member>, CheckError> {
+        let mut members = Vec::new();
+        for &node in nodes {
+            let target = self.target(node)?;
+            members.extend((0..).zip(target.ports).map(|(rank, port)| Member {
+                node,
+                rank,
+                address: target.address,
+                port,
+            }));
+        }
+        Ok(members)
+    }
+
+    fn joined(&self, node: NodeId) -> Result<(&str, &Joined), CheckError> {
+        self.roster
+            .nodes
+            .get(node as usize)
+            .and_then(|entry| Some((entry.name.as_str(), entry.joined.as_ref()?)))
+            .ok_or_else(|| CheckError {
+                kind: ErrorKind::Environment,
+                message: format!("{}: the round asks for node {node}, which did not join", self.round.check),
+            })
+    }
+
+    /// A measurement of this round's check.
+    pub(super) fn measurement(
+        &self,
+        metric: Metric,
+        subject: Subject,
+        value: f64,
+        span: Span,
+    ) -> Measurement {
+        let peers = subject.nodes().into_iter().filter(|node| *node != self.me).collect();
+        Measurement {
+            check: self.round.check,
+            metric,
+            subject,
+            peers,
+            value,
+            samples: Vec::new(),
+            detail: String::new(),
+            started_at: span.started_at,
+            finished_at: span.finished_at,
+        }
+    }
+
+    /// One way between two nodes that does not work.
+    pub(super) fn unreachable(
+        &self,
+        way: &crate::protocol::Unreachable,
+        share: f64,
+        span: Span,
+    ) -> Measurement {
+        let (from, to) = (self.roster.name(way.from), self.roster.name(way.to));
+        let subject = Subject::Path { from: way.from, to: way.to };
+        Measurement {
+            detail: format!("{from} -> {to}:{} {} ({})", way.port, way.why, way.address),
+            ..self.measurement(Metric::Reachable, subject, share, span)
+        }
+    }
+
+    /// The worker answered something else than was asked.
+    pub(super) fn nonsense(&self, reply: &Reply) -> CheckError {
+        let message = match reply {
+            Reply::Failed { message } => format!("{}: {message}", self.round.check),
+            other => format!("{}: the worker answered {other:?} to something else", self.round.check),
+        };
+        CheckError { kind: ErrorKind::Worker, message }
+    }
+
+    fn error(&self, error: &WorkerError) -> CheckError {
+        let kind = match error {
+            WorkerError::Timeout { .. } => ErrorKind::Timeout,
+            _ => ErrorKind::Worker,
+        };
+        let mut message = format!("{}: {error}", self.round.check);
+        let mut source = std::error::Error::source(error);
+        while let Some(inner) = source {
+            message.push_str(": ");
+            message.push_str(&inner.to_string());
+            source = inner.source();
+        }
+        CheckError { kind, message }
+    }
+}

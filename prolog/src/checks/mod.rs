@@ -1,0 +1,103 @@
+//! The checks: one file each, and the one list. A check asks the worker for primitives and turns what comes
+//! back into measurements; whether a number is good is for [`diag`]'s judge.
+
+mod all_reduce_1;
+mod all_reduce_2;
+mod context;
+mod gemm_flops;
+mod network_connectivity;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use diag::check::{CheckName, CheckSpec};
+use diag::facts::NodeFacts;
+use diag::measurement::{CheckError, Measurement};
+
+pub use context::{Context, round_limit};
+
+/// Whether a check applies to a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Support {
+    /// It does.
+    Yes,
+    /// It does not, and why: a skip, never a pass.
+    No(String),
+}
+
+/// A check at work; boxed so that checks fit into one list.
+pub type Run<'a> = Pin<Box<dyn Future<Output = Result<Vec<Measurement>, CheckError>> + 'a>>;
+
+/// One check.
+pub trait Check: Sync {
+    /// The registry's row: name, phase, scope, one line of doc.
+    fn spec(&self) -> &'static CheckSpec;
+    /// Whether it applies to a node with these facts.
+    fn supported(&self, facts: &NodeFacts) -> Support;
+    /// Measures this node's part of the round. Everything it waits for has a deadline of its own.
+    fn run<'a>(&'a self, cx: &'a mut Context<'_>) -> Run<'a>;
+}
+
+/// Every check that this build can measure, in registry order.
+pub const ALL: &[&dyn Check] = &[
+    &gemm_flops::GemmFlops,
+    &all_reduce_1::AllReduce1,
+    &network_connectivity::NetworkConnectivity,
+    &all_reduce_2::AllReduce2,
+];
+
+/// The check of that name; `None`: this build can't measure it.
+#[must_use]
+pub fn get(name: CheckName) -> Option<&'static dyn Check> {
+    ALL.iter().copied().find(|check| check.spec().name == name)
+}
+
+/// A host-engine check that needs at least two ranks on the node.
+fn needs_two_ranks(facts: &NodeFacts) -> Support {
+    match facts.rank_ports.len() {
+        0 | 1 => Support::No("one rank on this node: nothing to reduce (host.ranks_per_node)".to_owned()),
+        _ => Support::Yes,
+    }
+}
+
+/// A check that only the host engine can do so far.
+fn host_only(facts: &NodeFacts) -> Support {
+    match facts.engine {
+        diag::facts::Engine::Host => Support::Yes,
+        diag::facts::Engine::Cuda => Support::No("this build measures it on the host engine only".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use diag::facts::Engine;
+
+    use super::*;
+
+    #[test]
+    fn every_host_row_of_the_registry_is_here_and_the_reverse() {
+        let registry: Vec<_> = diag::check::ALL
+            .iter()
+            .filter(|spec| spec.engines.contains(&Engine::Host))
+            .map(|spec| spec.name)
+            .collect();
+        let here: Vec<_> = ALL.iter().map(|check| check.spec().name).collect();
+        assert_eq!(registry, here);
+        assert!(here.iter().all(|name| get(*name).is_some()));
+    }
+
+    #[test]
+    fn a_node_of_another_engine_is_skipped_with_a_reason() {
+        let facts = NodeFacts {
+            version: String::new(),
+            request_digest: String::new(),
+            engine: Engine::Cuda,
+            address: None,
+            rank_ports: vec![1, 2],
+            unable: None,
+        };
+        for check in ALL {
+            assert!(matches!(check.supported(&facts), Support::No(_)), "{}", check.spec().text);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! After the last round: the leader judges, acts, reports and tells everybody; the others wait for its word, so
+//! that no task starts before the action is done.
+
+use std::sync::Arc;
+
+use cluster::session::{Session, SessionError};
+use cluster::slurm::apply::{Applied, Step, ThisRun, apply};
+use cluster::slurm::scontrol::Scontrol;
+use diag::action::{self, Case, Decision, JobAction};
+use diag::conclude::{self, Caps};
+use diag::gate::Gate;
+use diag::job::JobView;
+use diag::policy::{ControllerLost, Undecided};
+use diag::report::{Report, RunId, user_lines};
+use diag::round::RoundResult;
+use diag::verdict::Verdict;
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::assignment::Assignment;
+use crate::events::Events;
+use crate::progress::Progress;
+use crate::publish;
+use crate::suite::Ended;
+use crate::watch::Stop;
+
+/// A run whose measuring is over.
+pub struct Run<'r> {
+    /// What was to be done.
+    pub assignment: &'r Assignment,
+    /// The way to Slurm.
+    pub scontrol: &'r Arc<Scontrol>,
+    /// The way to syslog.
+    pub events: &'r Events,
+    /// When this prolog began.
+    pub begun: Timestamp,
+    /// What was measured.
+    pub results: Vec<RoundResult>,
+    /// How the measuring ended.
+    pub ended: Ended,
+}
+
+/// The verdict on what was measured so far.
+#[must_use]
+pub fn verdict(
+    assignment: &Assignment,
+    session: &Session,
+    results: &[RoundResult],
+    stopped: Option<&str>,
+) -> Verdict {
+    let actions = &assignment.policy.actions;
+    let caps =
+        Caps { max_drain_nodes: actions.max_drain_nodes, max_drain_fraction: actions.max_drain_fraction };
+    conclude::verdict(&assignment.suite, session.roster(), results, caps, stopped)
+}
+
+/// The leader's part: verdict, decision, actions, report, and the last word to everybody.
+pub async fn lead(
+    run: Run<'_>,
+    session: &mut Session,
+    progress: Option<Progress>,
+    last_word: Instant,
+) -> Gate {
+    let view = match progress {
+        Some(progress) => progress.finish().await,
+        None => None,
+    };
+    let gate = match &run.ended {
+        Ended::Stopped(stop @ (Stop::JobGone(_) | Stop::ParentGone)) => given_up(&run, stop),
+        Ended::Session(error) => without_verdict(&run, error),
+        Ended::Finished | Ended::Stopped(Stop::Deadline) => act(&run, session, view, last_word).await,
+    };
+    if let Err(error) = session.conclude(Some(&gate), last_word).await {
+        run.events.log(&format!("not every node heard the verdict: {error}"));
+    }
+    gate
+}
+
+/// Everybody else's part.
+pub async fn follow(run: Run<'_>, session: &mut Session, last_word: Instant) -> Gate {
+    if let Ended::Stopped(stop @ (Stop::JobGone(_) | Stop::ParentGone)) = &run.ended {
+        return given_up(&run, stop);
+    }
+    match session.conclude::<Gate>(None, last_word).await {
+        Ok(gate) => gate,
+        Err(error) => without_verdict(&run, &error),
+    }
+}
+
+async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>, last_word: Instant) -> Gate {
+    let assignment = run.assignment;
+    let job = &assignment.job;
+    let stopped = matches!(run.ended, Ended::Stopped(Stop::Deadline))
+        .then(|| format!("the time of {} s ran out", assignment.asked.timeout_s));
+    let verdict = verdict(assignment, session, &run.results, stopped.as_deref());
+    let view = match view {
+        Some(view) => Some(view),
+        None => run.scontrol.show_job(job.job_id, last_word).await.ok(),
+    };
+    let decision = action::decide(Case {
+        fail_action: assignment.asked.fail_action,
+        site_checks: &assignment.site_checks(),
+        policy: &assignment.policy.actions,
+        job: view.as_ref(),
+        roster: session.roster(),
+        verdict: &verdict,
+        job_id: job.job_id,
+        check_number: assignment.check_number(),
+    });
+    let id = RunId {
+        job_id: job.job_id,
+        cluster: job.cluster.clone(),
+        check_number: assignment.check_number(),
+        engine: assignment.policy.engine,
+    };
+    let times = (run.begun, Timestamp::now());
+    let mut report = Report::new(&id, session.roster(), &verdict, &decision, times);
+    report.errors.extend(assignment.asked.notices.iter().cloned());
+    let path = assignment.policy.paths.report_dir.display().to_string();
+    let place = format!("on {}: {path}", job.node);
+    let this_run = ThisRun { job_id: job.job_id, restart: job.restart, nodes: job.nodes.clone() };
+    let interactive = view.as_ref().is_some_and(|view| !view.batch);
+    report.drained = decision.drains.iter().map(|drain| drain.node.clone()).collect();
+    let steps =
+        steps(&decision, assignment.policy.actions.requeue_nice, interactive, &user_lines(&report, &place));
+    let applied = apply(run.scontrol, &this_run, &steps, last_word).await;
+    note(&mut report, &applied);
+    if let Err(error) = publish::report(&assignment.policy.paths.report_dir, &report, job.gid) {
+        run.events.log(&format!("the report can't be written under {path}: {error}"));
+    }
+    run.events.finished(&report);
+    gate_for(run, &decision, &applied, user_lines(&report, &place))
+}
+
+/// Drains first, then the job: told, requeued or cancelled, and last our part of its comment. A job that passed
+/// gets no comment: nothing in Slurm need change for it.
+fn steps(decision: &Decision, nice: Option<i32>, interactive: bool, lines: &[String]) -> Vec<Step> {
+    let drains = decision.drains.iter();
+    let mut steps: Vec<Step> =
+        drains.map(|drain| Step::Drain { node: drain.node.clone(), reason: drain.reason.clone() }).collect();
+    if interactive {
+        let named: Vec<String> = lines.iter().map(|line| format!("aimaster: {line}")).collect();
+        steps.push(Step::Notify { text: named.join("\n") });
+    }
+    if let JobAction::Requeue { exclude } = &decision.job {
+        steps.push(Step::Requeue { exclude: exclude.clone(), nice });
+    }
+    if let Some(part) = &decision.comment {
+        steps.push(Step::AdminComment { part: part.clone() });
+    }
+    if decision.job == (JobAction::End { cancel: true }) {
+        steps.push(Step::Cancel);
+    }
+    steps
+}
+
+/// Takes down what was done and what could not be.
+fn note(report: &mut Report, applied: &Applied) {
+    report.drained.clear();
+    for one in &applied.outcomes {
+        match (&one.step, &one.result) {
+            (Step::Drain { node, .. }, Ok(_)) => report.drained.push(node.clone()),
+            (_, Ok(_)) => {}
+            (step, Err(because)) => report.errors.push(format!("not done: {}: {because}", name(step))),
+        }
+    }
+}
+
+fn name(step: &Step) -> String {
+    match step {
+        Step::Drain { node, .. } => format!("drain of {node}"),
+        Step::Requeue { .. } => "requeue".into(),
+        Step::AdminComment { .. } => "AdminComment".into(),
+        Step::Notify { .. } => "message to the user".into(),
+        Step::Cancel => "cancel".into(),
+    }
+}
+
+fn gate_for(run: &Run<'_>, decision: &Decision, applied: &Applied, lines: Vec<String>) -> Gate {
+    let start = match decision.job {
+        JobAction::Start => true,
+        JobAction::End { .. } => false,
+        JobAction::Requeue { .. } => {
+            applied.controller_lost
+                && run.assignment.policy.actions.on_controller_lost == ControllerLost::Start
+        }
+    };
+    if start { Gate::open(lines) } else { Gate::closed(lines) }
+}
+
+/// The job is gone, or slurmd is: nothing is left to act on.
+fn given_up(run: &Run<'_>, stop: &Stop) -> Gate {
+    let why = match stop {
+        Stop::JobGone(words) => format!("the job changed during the checks ({words})"),
+        Stop::ParentGone => "slurmd's prolog process is gone".to_owned(),
+        Stop::Deadline => "the time ran out".to_owned(),
+    };
+    run.events.log(&format!("event=SanityCheckStopped summary={why:?}"));
+    Gate::closed(vec![format!("{why}; nothing was decided")])
+}
+
+/// The session broke: nobody is blamed, the job starts or not by `on_error`.
+fn without_verdict(run: &Run<'_>, error: &SessionError) -> Gate {
+    run.events.log(&format!("event=SanityCheckFailed outcome=ERROR summary={:?}", error.to_string()));
+    let line = format!("ERROR: {error}; no node is blamed");
+    match run.assignment.policy.actions.on_error {
+        Undecided::Start => Gate::open(vec![line, "the job starts".into()]),
+        Undecided::Fail => Gate::closed(vec![line, "the job does not start (on_error)".into()]),
+    }
+}

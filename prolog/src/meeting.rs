@@ -1,0 +1,142 @@
+//! Before the first round: the worker is started, this node says what it is, and the nodes meet.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use cluster::auth::Authenticator;
+use cluster::munge::Munge;
+use cluster::rendezvous::{JobKey, MeetConfig, meet};
+use cluster::session::Session;
+use cluster::slurm::address::{address_of, own_address};
+use cluster::slurm::config::{self, SlurmConf};
+use diag::facts::{Engine, NodeFacts, NodeId};
+use tokio::time::{Instant, timeout_at};
+
+use crate::assignment::Assignment;
+use crate::events::Events;
+use crate::protocol::DataKey;
+use crate::worker_client::{Options, Worker};
+
+/// The worker's program, beside this one.
+const WORKER: &str = "aimaster-worker";
+
+/// How long a worker may take to say where it listens, and to take note of the others.
+const WORKER_WAIT: Duration = Duration::from_secs(5);
+
+/// How long the resolver may take for one name.
+const RESOLVE_WAIT: Duration = Duration::from_secs(5);
+
+/// munged's socket where AuthInfo does not say.
+const MUNGE_SOCKET: &str = "/run/munge/munge.socket.2";
+
+/// Starts the worker and tells what this node is. A node that can't measure still meets the others, so that they
+/// know why.
+pub async fn facts(assignment: &Assignment) -> (Option<Worker>, NodeFacts) {
+    let (worker, ports) = match worker(assignment).await {
+        Ok((worker, ports)) => (Some(worker), Ok(ports)),
+        Err(error) => (None, Err(error)),
+    };
+    let conf = slurm_conf(assignment).ok();
+    let deadline = Instant::now() + RESOLVE_WAIT;
+    let name = &assignment.job.node;
+    let network = &assignment.policy.network;
+    let address = own_address(name, network, conf.as_ref(), Path::new("/proc"), deadline).await;
+    let unable = match (&ports, &address, assignment.policy.engine) {
+        (Err(error), _, _) => Some(format!("{error:#}")),
+        (_, Err(error), _) => Some(format!("its own address is not known: {error}")),
+        (_, _, Engine::Cuda) => kernels::require_cuda().err().map(|error| error.to_string()),
+        (_, _, Engine::Host) => None,
+    };
+    let facts = NodeFacts {
+        version: env!("CARGO_PKG_VERSION").into(),
+        request_digest: assignment.digest.clone(),
+        engine: assignment.policy.engine,
+        address: address.ok(),
+        rank_ports: ports.unwrap_or_default(),
+        unable,
+    };
+    (worker, facts)
+}
+
+async fn worker(assignment: &Assignment) -> Result<(Worker, Vec<u16>)> {
+    let policy = &assignment.policy;
+    let beside = std::env::current_exe().context("where is this program?")?.with_file_name(WORKER);
+    let options = Options {
+        user: policy.paths.worker_user.clone(),
+        ranks: policy.host.ranks_per_node,
+        port_first: policy.network.port_first,
+        port_last: policy.network.port_last,
+        job_id: assignment.job.job_id,
+    };
+    let mut worker = Worker::spawn(&beside, options)?;
+    let ports = worker.hello(WORKER_WAIT).await?.to_vec();
+    Ok((worker, ports))
+}
+
+/// Meets the other nodes of the job.
+///
+/// # Errors
+/// If this node can't prove who it is, or no leader was found.
+pub async fn session(
+    assignment: &Assignment,
+    facts: &NodeFacts,
+    events: &Events,
+    deadline: Instant,
+) -> Result<Session> {
+    let Assignment { job, policy, .. } = assignment;
+    let conf = slurm_conf(assignment)?;
+    let socket = if policy.paths.munge_socket.as_os_str().is_empty() {
+        conf.munge_socket().unwrap_or_else(|| MUNGE_SOCKET.into())
+    } else {
+        policy.paths.munge_socket.clone()
+    };
+    let munge = Munge::open(&policy.paths.libmunge, &socket)?;
+    let mut addresses = BTreeMap::new();
+    for (node, name) in (0..2).zip(&job.nodes) {
+        let within = Instant::now() + RESOLVE_WAIT;
+        match address_of(name, &policy.network, Some(&conf), within).await {
+            Ok(address) => _ = addresses.insert(node, address),
+            Err(error) => events.log(&format!("{name}: {error}")),
+        }
+    }
+    let config = MeetConfig {
+        job: JobKey { cluster: job.cluster.clone(), job_id: job.job_id, restart: job.restart },
+        nodes: job.nodes.clone(),
+        me: job.me,
+        addresses,
+        ports: policy.network.port_first..=policy.network.port_last,
+        join_window: Duration::from_secs(policy.time.join_s.into()),
+        // Slurm's prologs run as SlurmdUser on every node, and so does this one.
+        auth: Authenticator::Munge { munge, trusted: rustix::process::geteuid().as_raw() },
+        log: events.sink(),
+    };
+    let meeting = timeout_at(deadline, meet(config, facts.clone())).await;
+    meeting
+        .context("the request's time ran out while the nodes were still meeting")?
+        .context("the nodes did not meet")
+}
+
+/// Gives the worker the key and the place that the meeting brought.
+pub async fn introduce(worker: &mut Option<Worker>, session: &Session, events: &Events) {
+    let Some(present) = worker else { return };
+    let me: NodeId = session.me();
+    let key = DataKey(*session.data_key());
+    if let Err(error) = present.join(me, key, WORKER_WAIT).await {
+        events.log(&format!("the worker did not take note of the meeting: {error}"));
+    }
+}
+
+/// Ends the worker.
+pub async fn dismiss(worker: Option<Worker>, events: &Events) {
+    let Some(worker) = worker else { return };
+    if let Err(error) = worker.stop().await {
+        events.log(&format!("the worker did not end: {error}"));
+    }
+}
+
+fn slurm_conf(assignment: &Assignment) -> Result<SlurmConf> {
+    let path = config::locate(assignment.job.slurm_conf.as_deref())?;
+    SlurmConf::read(&path).with_context(|| format!("can't read {}", path.display()))
+}

@@ -1,0 +1,398 @@
+//! What coordinator and worker say to each other over their socket pair: requests, replies and the frames that
+//! carry them. The same messages serve every engine; what an engine does with them is in [`crate::worker`].
+
+use std::fmt;
+use std::net::IpAddr;
+
+use diag::facts::NodeId;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Largest frame, either way. The largest message is a `Connect` to every node of the job: 150 bytes a node, so
+/// 10 000 nodes are 1.5 MB.
+pub const MAX_FRAME: usize = 4 << 20;
+
+/// Bytes of the length in front of a frame.
+const LENGTH_BYTES: usize = 4;
+
+/// Most single readings in one reply; [`diag::measurement::Measurement::samples`] holds no more.
+pub const MAX_SAMPLES: usize = 32;
+
+/// Most ranks that one worker runs.
+pub const MAX_RANKS: u32 = 64;
+
+/// The key that authenticates the data connections of one suite.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DataKey(pub [u8; 32]);
+
+impl fmt::Debug for DataKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DataKey(..)")
+    }
+}
+
+/// Names one group's part in one round, the same on every member: connections of different tags never mix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Tag {
+    /// [`diag::round::Round::index`].
+    pub round: u32,
+    /// Position of the group in the round.
+    pub group: u32,
+}
+
+/// A rank and where it listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its node.
+    pub node: NodeId,
+    /// Its index on that node.
+    pub rank: u32,
+    /// Address of the node.
+    pub address: IpAddr,
+    /// Port of the rank.
+    pub port: u16,
+}
+
+/// A node and all ports of its ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The node.
+    pub node: NodeId,
+    /// Its address.
+    pub address: IpAddr,
+    /// Rank i listens on port i.
+    pub ports: Vec<u16>,
+}
+
+/// What the coordinator asks for. A new request cancels the one that is still running.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Bind one listener a rank.
+    Listen(Listen),
+    /// The rendezvous is over: who this node is, and the key of the data connections.
+    Join {
+        /// This node.
+        node: NodeId,
+        /// The key.
+        key: DataKey,
+    },
+    /// Matrix products on all ranks at once.
+    Product {
+        /// How long they are counted.
+        window_ms: u64,
+        /// When it ends at the latest.
+        limit_ms: u64,
+        /// How many ranks.
+        ranks: u32,
+    },
+    /// One all-reduce over `members`.
+    AllReduce {
+        /// Whose.
+        tag: Tag,
+        /// All ranks in ring order; the same on every node.
+        members: Vec<Member>,
+        /// How long it is measured, once the ring stands.
+        window_ms: u64,
+        /// When it ends at the latest.
+        limit_ms: u64,
+    },
+    /// Connect to every port of every target and go back and forth.
+    Connect {
+        /// Whose.
+        tag: Tag,
+        /// To whom.
+        targets: Vec<Target>,
+        /// Round trips a port.
+        round_trips: u32,
+        /// When it ends at the latest.
+        limit_ms: u64,
+    },
+    /// Send to one rank; its node's own request covers the other way.
+    Transfer {
+        /// Whose.
+        tag: Tag,
+        /// To whom.
+        target: Member,
+        /// How much.
+        bytes: u64,
+        /// When it ends at the latest; what was sent by then counts.
+        limit_ms: u64,
+    },
+    /// Nothing; shows that the worker answers.
+    Ping,
+    /// End.
+    Stop,
+}
+
+/// How to choose the ports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listen {
+    /// How many: one a rank.
+    pub ranks: u32,
+    /// First port of the site's range.
+    pub port_first: u16,
+    /// Last port of the site's range, inclusive.
+    pub port_last: u16,
+    /// Spreads the jobs of one node over the range.
+    pub job_id: u32,
+    /// Exactly these instead: a restarted worker must be found where the roster says. Empty: search.
+    pub exactly: Vec<u16>,
+}
+
+/// What the worker answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// To `Listen`: rank i listens on port i.
+    Listening {
+        /// The ports.
+        rank_ports: Vec<u16>,
+    },
+    /// To `Join` and `Ping`.
+    Ready,
+    /// To `Product`.
+    Product(Products),
+    /// To `AllReduce`.
+    AllReduce(AllReduced),
+    /// To `Connect`.
+    Connect(Vec<Reached>),
+    /// To `Transfer`.
+    Transfer(Transferred),
+    /// The last thing a stopped worker says.
+    Stopping,
+    /// The request could not be carried out, and that is this node's own trouble.
+    Failed {
+        /// What happened, one line.
+        message: String,
+    },
+}
+
+/// Counted products.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Products {
+    /// Finished in the window, all ranks together.
+    pub products: u64,
+    /// From the common start to the end of the last counted product.
+    pub seconds: f64,
+    /// TFLOP/s of all ranks together.
+    pub tflop_per_s: f64,
+    /// TFLOP/s of each rank.
+    pub per_rank: Vec<f64>,
+    /// Share of the products that were exactly right.
+    pub right: f64,
+}
+
+/// How an all-reduce went.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AllReduced {
+    /// Numbers.
+    Measured(Busbw),
+    /// Ranks that this node could not reach, or that left.
+    Unreachable(Vec<Unreachable>),
+}
+
+/// Bus bandwidth as nccl-tests defines it: 2(n-1)/n × bytes / time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Busbw {
+    /// GB/s (10^9 bytes); the lowest of this node's ranks.
+    pub gb_per_s: f64,
+    /// Message size that the number belongs to; 0 if no all-reduce was completed.
+    pub bytes: u64,
+    /// The single readings behind it.
+    pub samples: Vec<f64>,
+    /// Completed all-reduces, the warm-up included; every one was verified.
+    pub iterations: u64,
+    /// Share of them with the right sum on every rank of this node; `None`: none was completed.
+    pub right: Option<f64>,
+    /// The limit ran out: the number is what was moved until then.
+    pub limited: bool,
+    /// What each rank of this node received over the network in all.
+    pub moved_bytes: u64,
+    /// From the standing ring to the end.
+    pub seconds: f64,
+}
+
+/// A way between two ranks that does not work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unreachable {
+    /// Node that connects.
+    pub from: NodeId,
+    /// Node that listens.
+    pub to: NodeId,
+    /// Address that was tried.
+    pub address: IpAddr,
+    /// Port that was tried.
+    pub port: u16,
+    /// What the operating system or the peer said, in words.
+    pub why: String,
+}
+
+/// What `Connect` found at one target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reached {
+    /// The target.
+    pub node: NodeId,
+    /// One entry a port, in order.
+    pub ports: Vec<PortResult>,
+}
+
+/// What `Connect` found at one port.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortResult {
+    /// Connected and echoed.
+    Reached {
+        /// Until the TCP connection stood.
+        connect_ms: f64,
+        /// Round trips, at most [`MAX_SAMPLES`].
+        round_trips_ms: Vec<f64>,
+    },
+    /// Not.
+    Unreachable {
+        /// The port.
+        port: u16,
+        /// What the operating system or the peer said, in words.
+        why: String,
+    },
+    /// The limit ran out before this port's turn: says nothing about it.
+    NotTried,
+}
+
+/// How a transfer went.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transferred {
+    /// Sent, as a whole or until the limit.
+    Sent {
+        /// Bytes handed to the network.
+        bytes: u64,
+        /// How long it took.
+        seconds: f64,
+        /// Segments sent.
+        segments: u64,
+        /// Segments sent again.
+        retransmitted: u64,
+        /// Where the two counts come from.
+        source: SegmentSource,
+    },
+    /// The peer could not be reached, or left.
+    Unreachable(Unreachable),
+}
+
+/// Where counts of segments come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SegmentSource {
+    /// TCP_INFO of this very connection.
+    Connection,
+    /// /proc/self/net/snmp: everything that this network namespace sent meanwhile.
+    Namespace,
+}
+
+/// A request and its number.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    /// Counts up; the answer carries it back.
+    pub id: u64,
+    /// What is asked.
+    pub request: Request,
+}
+
+/// A reply and the number of its request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Number of the request.
+    pub id: u64,
+    /// What was answered.
+    pub reply: Reply,
+}
+
+/// A frame that can't be sent or read.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// Longer than [`MAX_FRAME`].
+    #[error("a message of {length} bytes is longer than {MAX_FRAME}")]
+    TooLong {
+        /// Its length.
+        length: usize,
+    },
+    /// Not the message that was expected.
+    #[error("a message can't be read")]
+    Malformed(#[source] serde_json::Error),
+}
+
+/// `message` with its length in front.
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
+    let mut frame = vec![0; LENGTH_BYTES];
+    serde_json::to_writer(&mut frame, message).map_err(FrameError::Malformed)?;
+    let length = frame.len() - LENGTH_BYTES;
+    let prefix =
+        u32::try_from(length).ok().filter(|_| length <= MAX_FRAME).ok_or(FrameError::TooLong { length })?;
+    frame[..LENGTH_BYTES].copy_from_slice(&prefix.to_be_bytes());
+    Ok(frame)
+}
+
+/// Puts frames together from whatever pieces arrive. It holds at most one frame and one piece.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    buffer: Vec<u8>,
+}
+
+impl Decoder {
+    /// Adds what arrived.
+    pub fn push(&mut self, piece: &[u8]) {
+        self.buffer.extend_from_slice(piece);
+    }
+
+    /// The next whole message, if there is one.
+    pub fn message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+        let Some(prefix) = self.buffer.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+        let length = u32::from_be_bytes(*prefix) as usize;
+        if length > MAX_FRAME {
+            return Err(FrameError::TooLong { length });
+        }
+        let Some(body) = self.buffer.get(LENGTH_BYTES..LENGTH_BYTES + length) else { return Ok(None) };
+        let message = serde_json::from_slice(body).map_err(FrameError::Malformed)?;
+        self.buffer.drain(..LENGTH_BYTES + length);
+        Ok(Some(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_being_cut_anywhere() {
+        let call = Call { id: 7, request: Request::Ping };
+        let mut stream = encode(&call).unwrap();
+        stream.extend(encode(&call).unwrap());
+        for cut in 0..stream.len() {
+            let mut decoder = Decoder::default();
+            let mut seen = 0;
+            for piece in [&stream[..cut], &stream[cut..]] {
+                decoder.push(piece);
+                while let Some(message) = decoder.message::<Call>().unwrap() {
+                    assert_eq!(message, call);
+                    seen += 1;
+                }
+            }
+            assert_eq!(seen, 2, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_length_is_refused_before_anything_is_stored() {
+        let mut decoder = Decoder::default();
+        decoder.push(&u32::MAX.to_be_bytes());
+        assert!(matches!(decoder.message::<Call>(), Err(FrameError::TooLong { .. })));
+    }
+
+    #[test]
+    fn a_key_is_not_printed() {
+        assert!(!format!("{:?}", Request::Join { node: 0, key: DataKey([171; 32]) }).contains("171"));
+    }
+}

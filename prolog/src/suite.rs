@@ -1,0 +1,141 @@
+//! The loop: plan, measure, gather, until nothing is left to measure or something ends it. Every node runs it on
+//! the same results and so takes the same steps.
+
+use std::time::Duration;
+
+use cluster::session::{Exchanged, Session, SessionError};
+use diag::facts::{NodeFacts, NodeId};
+use diag::judge::Suite;
+use diag::measurement::{CheckError, ErrorKind, Measurement};
+use diag::plan;
+use diag::policy::Policy;
+use diag::round::{NodeOutcome, Round, RoundResult, Step};
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::checks::{self, Context, Support};
+use crate::watch::{Stop, Stopping};
+use crate::worker_client::Worker;
+
+/// Beyond what its checks may take, how long the slowest node's answer may be under way.
+const ANSWER_SLACK: Duration = Duration::from_secs(2);
+
+/// What the loop works with.
+pub struct Bench<'b> {
+    /// What is measured.
+    pub suite: &'b Suite,
+    /// The policy.
+    pub policy: &'b Policy,
+    /// This node.
+    pub facts: &'b NodeFacts,
+    /// What measures; `None`: it could not be started, as the facts say.
+    pub worker: Option<&'b mut Worker>,
+    /// When the request's time is over.
+    pub deadline: Instant,
+}
+
+/// How the loop ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// Nothing is left to measure.
+    Finished,
+    /// Something ended it.
+    Stopped(Stop),
+    /// The session ended: the leader has concluded, or was lost.
+    Session(SessionError),
+}
+
+/// Runs the suite. `seen` is called with all results after each round.
+pub async fn run(
+    bench: &mut Bench<'_>,
+    session: &mut Session,
+    stopping: &mut Stopping,
+    mut seen: impl FnMut(&Session, &[RoundResult]),
+) -> (Vec<RoundResult>, Ended) {
+    let mut results: Vec<RoundResult> = Vec::new();
+    loop {
+        let round = match plan::next(bench.suite, session.roster(), &results) {
+            Step::Finished => return (results, Ended::Finished),
+            Step::Measure(round) => round,
+        };
+        let limit = Instant::now() + checks::round_limit(bench.policy) + ANSWER_SLACK;
+        let limit = limit.min(bench.deadline);
+        let mine = tokio::select! {
+            mine = measure(bench, session, &round) => mine,
+            stop = stopping.stopped() => return (results, Ended::Stopped(stop)),
+            () = session.leader_gone() => None,
+        };
+        let answers = tokio::select! {
+            answers = session.exchange(round.index, &mine, limit) => answers,
+            stop = stopping.stopped() => return (results, Ended::Stopped(stop)),
+        };
+        match answers {
+            Ok(answers) => {
+                results.push(result(round, answers));
+                seen(session, &results);
+            }
+            Err(error) => return (results, Ended::Session(error)),
+        }
+    }
+}
+
+fn result(
+    round: Round,
+    answers: std::collections::BTreeMap<NodeId, Exchanged<Option<NodeOutcome>>>,
+) -> RoundResult {
+    let participants = round.participants();
+    let outcomes = answers
+        .into_iter()
+        .filter(|(node, _)| participants.contains(node))
+        .map(|(node, answer)| {
+            let outcome = match answer {
+                Exchanged::Answer(Some(outcome)) => outcome,
+                Exchanged::Answer(None) => NodeOutcome::Error(CheckError {
+                    kind: ErrorKind::Worker,
+                    message: format!("{}: it took no part", round.check),
+                }),
+                Exchanged::Lost { because } => NodeOutcome::Lost { because },
+            };
+            (node, outcome)
+        })
+        .collect();
+    RoundResult { round, outcomes }
+}
+
+/// This node's part of a round; `None`: it has none.
+async fn measure(bench: &mut Bench<'_>, session: &Session, round: &Round) -> Option<NodeOutcome> {
+    round.groups_of(session.me()).next()?;
+    let error = |kind: ErrorKind, message: String| Some(NodeOutcome::Error(CheckError { kind, message }));
+    let Some(check) = checks::get(round.check) else {
+        return error(ErrorKind::Environment, format!("this build can't measure {}", round.check));
+    };
+    if let Support::No(why) = check.supported(bench.facts) {
+        return error(ErrorKind::Environment, format!("{}: {why}", round.check));
+    }
+    let Some(worker) = bench.worker.as_deref_mut() else {
+        return error(ErrorKind::Worker, "the worker did not start".into());
+    };
+    let mut context = Context {
+        round,
+        me: session.me(),
+        roster: session.roster(),
+        policy: bench.policy,
+        worker,
+        now: &Timestamp::now,
+    };
+    match check.run(&mut context).await {
+        Ok(numbers) => match numbers.iter().find(|one| !one.value.is_finite()) {
+            // JSON has no such number: it would not reach the others.
+            Some(broken) => error(ErrorKind::Worker, format!("{}: measured {}", round.check, broken.value)),
+            None => Some(NodeOutcome::Measured(finite(numbers))),
+        },
+        Err(error) => Some(NodeOutcome::Error(error)),
+    }
+}
+
+fn finite(mut numbers: Vec<Measurement>) -> Vec<Measurement> {
+    for number in &mut numbers {
+        number.samples.retain(|sample| sample.is_finite());
+    }
+    numbers
+}

@@ -1,0 +1,344 @@
+//! The coordinator's handle on its worker: starts it without rights, asks it for primitives, restarts it where
+//! it no longer answers, and ends it. What a worker does with a request is in [`crate::worker`].
+
+mod user;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use diag::facts::NodeId;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use crate::protocol::{Answer, Call, DataKey, Decoder, FrameError, Listen, Reply, Request, encode};
+
+pub use user::UserError;
+
+/// How long a worker may take to give up what it does and say so, before it is replaced.
+const CANCEL_WAIT: Duration = Duration::from_secs(3);
+
+/// How long a new worker may take to bind its ports.
+const START_WAIT: Duration = Duration::from_secs(5);
+
+/// How long each step of an end may take: the request, SIGTERM, SIGKILL. The three together stay below the 5 s
+/// in which a cancelled job's prolog must be gone.
+const STOP_WAIT: Duration = Duration::from_secs(1);
+
+/// Most new workers a suite: one that keeps dying is no accident.
+const MAX_RESTARTS: u32 = 3;
+
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// How to run a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// `paths.worker_user`: a name, `uid:gid`, or empty. It counts only where the coordinator is root.
+    pub user: String,
+    /// How many ranks, one port each.
+    pub ranks: u32,
+    /// First port of the site's range.
+    pub port_first: u16,
+    /// Last port of the site's range, inclusive.
+    pub port_last: u16,
+    /// The job.
+    pub job_id: u32,
+}
+
+/// Why a worker did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// No user to run it as.
+    #[error("the worker has no user to run as (paths.worker_user)")]
+    User(#[source] UserError),
+    /// The process could not be started.
+    #[error("the worker {} can't be started; check that it is installed and that its user may run it", .path.display())]
+    Start {
+        /// The program.
+        path: PathBuf,
+        /// What the operating system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The socket broke.
+    #[error("the worker can't be talked to")]
+    Socket(#[source] std::io::Error),
+    /// A message was too long or can't be read.
+    #[error("the worker sent, or was to be sent, something that is no message; is it of another version?")]
+    Frame(#[source] FrameError),
+    /// It ended by itself.
+    #[error("the worker ended ({status}) instead of answering; see the kernel log for an out-of-memory kill")]
+    Died {
+        /// How, in words.
+        status: String,
+    },
+    /// It did not answer in time.
+    #[error("the worker did not answer within {} ms", .within.as_millis())]
+    Timeout {
+        /// How long it had.
+        within: Duration,
+    },
+    /// It said that it can't.
+    #[error("the worker can't: {message}")]
+    Refused {
+        /// What it said.
+        message: String,
+    },
+    /// It ended too often.
+    #[error("the worker had to be replaced {MAX_RESTARTS} times and is not started again")]
+    KeepsEnding,
+    /// It survived SIGKILL, as a process does that waits for a device.
+    #[error("the worker (pid {pid}, state {state}) is still there after SIGKILL; it waits inside the kernel")]
+    StillThere {
+        /// Its pid.
+        pid: i32,
+        /// Its state, the letter of /proc.
+        state: char,
+    },
+}
+
+/// A running worker. Dropping it kills the process.
+#[derive(Debug)]
+pub struct Worker {
+    path: PathBuf,
+    options: Options,
+    process: Option<Process>,
+    /// Where its ranks listen; a replacement listens there too.
+    rank_ports: Vec<u16>,
+    joined: Option<(NodeId, DataKey)>,
+    next_id: u64,
+    restarts: u32,
+    /// A request was sent whose answer was not waited for.
+    unanswered: bool,
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    socket: UnixStream,
+    decoder: Decoder,
+    /// What is not sent yet: a caller that gives up in the middle of a frame must not cut it.
+    outgoing: Vec<u8>,
+}
+
+impl Worker {
+    /// Starts the program at `path`. Needs a tokio runtime with IO and time. The kernel kills the worker when
+    /// the calling thread ends, not only the process: call it on the main thread.
+    pub fn spawn(path: &Path, options: Options) -> Result<Self, WorkerError> {
+        let process = Process::start(path, &options)?;
+        Ok(Self {
+            path: path.to_owned(),
+            options,
+            process: Some(process),
+            rank_ports: Vec::new(),
+            joined: None,
+            next_id: 0,
+            restarts: 0,
+            unanswered: false,
+        })
+    }
+
+    /// Has it bind its ports: rank i listens on the i-th one.
+    pub async fn hello(&mut self, within: Duration) -> Result<&[u16], WorkerError> {
+        let listen = Listen {
+            ranks: self.options.ranks,
+            port_first: self.options.port_first,
+            port_last: self.options.port_last,
+            job_id: self.options.job_id,
+            exactly: self.rank_ports.clone(),
+        };
+        match self.ask(Request::Listen(listen), within).await? {
+            Reply::Listening { rank_ports } => {
+                self.rank_ports = rank_ports;
+                Ok(&self.rank_ports)
+            }
+            other => Err(refusal(other)),
+        }
+    }
+
+    /// Tells it who this node is and the key of the data connections, once the rendezvous is over.
+    pub async fn join(&mut self, node: NodeId, key: DataKey, within: Duration) -> Result<(), WorkerError> {
+        self.joined = Some((node, key));
+        match self.call(Request::Join { node, key }, within).await? {
+            Reply::Ready => Ok(()),
+            other => Err(refusal(other)),
+        }
+    }
+
+    /// Asks for a primitive. After an error, or after the caller gave up waiting, the next call works: the
+    /// worker drops what it did, or is replaced by one with the same ports.
+    pub async fn call(&mut self, request: Request, within: Duration) -> Result<Reply, WorkerError> {
+        self.make_ready().await?;
+        self.ask(request, within).await
+    }
+
+    /// The pid, while there is a process.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().and_then(|process| process.child.id())
+    }
+
+    /// Ends it: asked, then SIGTERM, then SIGKILL. Takes at most three seconds; a process that survives that is
+    /// left and named.
+    pub async fn stop(mut self) -> Result<(), WorkerError> {
+        if self.process.is_none() {
+            return Ok(());
+        }
+        // Its answer does not matter: what counts is that it ends.
+        let _ = self.ask(Request::Stop, STOP_WAIT).await;
+        let Some(process) = self.process.as_mut() else { return Ok(()) };
+        if process.ended().await {
+            return Ok(());
+        }
+        process.signal(Signal::TERM);
+        if process.ended().await {
+            return Ok(());
+        }
+        process.kill().await
+    }
+
+    async fn make_ready(&mut self) -> Result<(), WorkerError> {
+        if self.process.is_some() {
+            if !self.unanswered || matches!(self.ask(Request::Ping, CANCEL_WAIT).await, Ok(Reply::Ready)) {
+                return Ok(());
+            }
+            if let Some(mut process) = self.process.take() {
+                process.kill().await?;
+            }
+        }
+        if self.restarts >= MAX_RESTARTS {
+            return Err(WorkerError::KeepsEnding);
+        }
+        self.restarts += 1;
+        self.process = Some(Process::start(&self.path, &self.options)?);
+        self.hello(START_WAIT).await?;
+        if let Some((node, key)) = self.joined {
+            match self.ask(Request::Join { node, key }, START_WAIT).await? {
+                Reply::Ready => {}
+                other => return Err(refusal(other)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask(&mut self, request: Request, within: Duration) -> Result<Reply, WorkerError> {
+        let process = self
+            .process
+            .as_mut()
+            .ok_or_else(|| WorkerError::Died { status: "before this request".to_owned() })?;
+        self.next_id += 1;
+        let id = self.next_id;
+        process.outgoing.extend(encode(&Call { id, request }).map_err(WorkerError::Frame)?);
+        self.unanswered = true;
+        let error = match timeout(within, process.exchange(id)).await {
+            Ok(Ok(reply)) => {
+                self.unanswered = false;
+                return Ok(reply);
+            }
+            Ok(Err(error)) => error,
+            // It may still be busy; the next call finds out.
+            Err(_) => return Err(WorkerError::Timeout { within }),
+        };
+        // The stream is of no use any more, whatever the process does.
+        let Some(mut process) = self.process.take() else { return Err(error) };
+        match (error, timeout(STOP_WAIT, process.child.wait()).await) {
+            (WorkerError::Socket(_), Ok(Ok(status))) => Err(WorkerError::Died { status: describe(status) }),
+            (error, _) => {
+                process.kill().await?;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Process {
+    fn start(path: &Path, options: &Options) -> Result<Self, WorkerError> {
+        let identity = user::resolve(&options.user).map_err(WorkerError::User)?;
+        let start = |source| WorkerError::Start { path: path.to_owned(), source };
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(start)?;
+        ours.set_nonblocking(true).map_err(start)?;
+        let socket = UnixStream::from_std(ours).map_err(start)?;
+        let mut command = Command::new(path);
+        command
+            .arg(std::process::id().to_string())
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .env_clear()
+            .current_dir("/")
+            .kill_on_drop(true);
+        if let Some((uid, gid)) = identity {
+            // The standard library drops the supplementary groups with a change of user.
+            command.uid(uid).gid(gid);
+        }
+        let child = command.spawn().map_err(start)?;
+        Ok(Self { child, socket, decoder: Decoder::default(), outgoing: Vec::new() })
+    }
+
+    /// Sends what is to be sent and waits for the answer `id`; older answers belong to callers who gave up.
+    /// Dropping the future at any point loses nothing.
+    async fn exchange(&mut self, id: u64) -> Result<Reply, WorkerError> {
+        while !self.outgoing.is_empty() {
+            let sent = self.socket.write(&self.outgoing).await.map_err(WorkerError::Socket)?;
+            self.outgoing.drain(..sent);
+        }
+        let mut piece = vec![0; READ_BYTES];
+        loop {
+            while let Some(answer) = self.decoder.message::<Answer>().map_err(WorkerError::Frame)? {
+                if answer.id == id {
+                    return Ok(answer.reply);
+                }
+            }
+            let count = self.socket.read(&mut piece).await.map_err(WorkerError::Socket)?;
+            if count == 0 {
+                return Err(WorkerError::Socket(std::io::ErrorKind::UnexpectedEof.into()));
+            }
+            self.decoder.push(&piece[..count]);
+        }
+    }
+
+    async fn ended(&mut self) -> bool {
+        matches!(timeout(STOP_WAIT, self.child.wait()).await, Ok(Ok(_)))
+    }
+
+    /// Sends a signal; a process that is gone, and not yet waited for, takes it without effect.
+    fn signal(&self, signal: Signal) {
+        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    async fn kill(&mut self) -> Result<(), WorkerError> {
+        self.signal(Signal::KILL);
+        let pid = self.child.id();
+        if self.ended().await {
+            return Ok(());
+        }
+        let pid = pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0);
+        Err(WorkerError::StillThere { pid, state: state_of(pid) })
+    }
+}
+
+/// The letter that /proc shows for a process; `?` where it can't be read.
+fn state_of(pid: i32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name of the program stands in parentheses and may contain anything.
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
+}
+
+fn refusal(reply: Reply) -> WorkerError {
+    match reply {
+        Reply::Failed { message } => WorkerError::Refused { message },
+        other => WorkerError::Refused { message: format!("it answered {other:?} to something else") },
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    status.to_string()
+}

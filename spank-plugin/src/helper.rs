@@ -1,0 +1,335 @@
+//! Runs a helper program with a deadline that holds whatever the helper does. The helper is believed in one
+//! thing only: its own deadline, which the first line of its output says. What it means that a helper failed
+//! is decided elsewhere.
+
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// First word of the line in which a helper says its deadline; a number of milliseconds follows.
+pub const DEADLINE_WORD: &str = "deadline_ms";
+
+/// Longest deadline that a helper may ask for: Slurm's own PrologEpilogTimeout is far shorter everywhere, and
+/// a broken number must not hold a node for good.
+const MAX_DEADLINE: Duration = Duration::from_secs(24 * 3600);
+
+/// How much of a helper's first line is kept; the line needs 32 bytes.
+const MAX_FIRST_LINE: usize = 128;
+
+/// How much of what a helper says on its standard error goes to the log.
+const MAX_ERRORS: usize = 8 * 1024;
+
+/// How often the helper's end is looked for while its output stays open.
+const TICK: Duration = Duration::from_millis(20);
+
+/// The first descriptor after standard input, output and error.
+const FIRST_DESCRIPTOR: libc::c_uint = 3;
+
+/// The bounds on one helper.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// How long the first line may take; with `handshake` off: how long the helper may take.
+    pub first: Duration,
+    /// Whether the first line extends the time.
+    pub handshake: bool,
+    /// What is given on top of the helper's own deadline.
+    pub grace: Duration,
+    /// From SIGTERM to SIGKILL.
+    pub term_to_kill: Duration,
+}
+
+impl Limits {
+    /// For the prolog's helper: it reads a few files before it says its deadline, on a busy node within 10 s;
+    /// the grace lets its own deadline come first.
+    pub const PROLOG: Self = Self {
+        first: Duration::from_secs(10),
+        handshake: true,
+        grace: Duration::from_secs(5),
+        term_to_kill: Duration::from_secs(2),
+    };
+
+    /// For the epilog's helper, which removes a few files.
+    pub const EPILOG: Self = Self { handshake: false, ..Self::PROLOG };
+}
+
+/// How a helper ended.
+#[derive(Debug)]
+pub enum End {
+    /// By itself.
+    Exited(ExitStatus),
+    /// It was stopped.
+    Overran {
+        /// After so long.
+        after: Duration,
+        /// Whether it had said its deadline.
+        answered: bool,
+    },
+    /// It never ran.
+    NotStarted(io::Error),
+    /// It could not be watched, and was killed.
+    Lost(io::Error),
+}
+
+/// How a helper ended, and what it said on its standard error.
+#[derive(Debug)]
+pub struct Run {
+    /// The end.
+    pub end: End,
+    /// The words: bounded, as they came.
+    pub errors: Vec<u8>,
+}
+
+/// Runs `command` within `limits`.
+pub fn run(command: &mut Command, limits: Limits) -> Run {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // SAFETY: between fork and exec it makes one system call and allocates nothing.
+    unsafe { command.pre_exec(keep_descriptors_here) };
+    match command.spawn() {
+        Err(cause) => Run { end: End::NotStarted(cause), errors: Vec::new() },
+        Ok(child) => {
+            let mut watch = Watch::new(child, limits);
+            let end = watch.until_end();
+            Run { end, errors: watch.errors.kept }
+        }
+    }
+}
+
+/// Has the kernel close everything but the standard descriptors at exec. Slurm leaves pipes of its own open,
+/// and an agent that held one would keep slurmd waiting.
+fn keep_descriptors_here() -> io::Result<()> {
+    // SAFETY: no memory is involved. A kernel before 5.11 refuses, and then the helper starts all the same.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, FIRST_DESCRIPTOR, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+    Ok(())
+}
+
+/// One of a helper's outputs: read so that the helper never blocks on it, kept up to a bound.
+struct Output<R> {
+    source: Option<R>,
+    kept: Vec<u8>,
+    most: usize,
+}
+
+impl<R: Read + AsFd> Output<R> {
+    /// Reads once; the poll said that it won't block.
+    fn read(&mut self) {
+        let mut buffer = [0; 4096];
+        let Some(source) = &mut self.source else { return };
+        match source.read(&mut buffer) {
+            Ok(0) => self.source = None,
+            Ok(count) => {
+                let room = self.most.saturating_sub(self.kept.len()).min(count);
+                self.kept.extend_from_slice(&buffer[..room]);
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => self.source = None,
+        }
+    }
+}
+
+struct Watch {
+    child: Child,
+    limits: Limits,
+    started: Instant,
+    until: Instant,
+    answered: bool,
+    lines: Output<std::process::ChildStdout>,
+    errors: Output<std::process::ChildStderr>,
+}
+
+impl Watch {
+    fn new(mut child: Child, limits: Limits) -> Self {
+        let started = Instant::now();
+        let lines = Output { source: child.stdout.take(), kept: Vec::new(), most: MAX_FIRST_LINE };
+        let errors = Output { source: child.stderr.take(), kept: Vec::new(), most: MAX_ERRORS };
+        Self { child, limits, started, until: started + limits.first, answered: false, lines, errors }
+    }
+
+    fn until_end(&mut self) -> End {
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => {
+                    // What it wrote last; an agent that it left behind may hold the pipe, so never to the end.
+                    self.read_outputs(Duration::ZERO);
+                    return End::Exited(status);
+                }
+                Ok(None) => {}
+                Err(cause) => {
+                    self.stop();
+                    return End::Lost(cause);
+                }
+            }
+            let now = Instant::now();
+            if now >= self.until {
+                self.stop();
+                return End::Overran { after: self.started.elapsed(), answered: self.answered };
+            }
+            self.read_outputs(TICK.min(self.until - now));
+            self.look_for_answer();
+        }
+    }
+
+    /// Waits up to `wait` for output and reads what is there.
+    fn read_outputs(&mut self, wait: Duration) {
+        let (mut lines_ready, mut errors_ready) = (false, false);
+        {
+            let mut fds = Vec::with_capacity(2);
+            let lines = self.lines.source.as_ref().map(|source| PollFd::new(source, PollFlags::IN));
+            let errors = self.errors.source.as_ref().map(|source| PollFd::new(source, PollFlags::IN));
+            let has_lines = lines.is_some();
+            fds.extend(lines);
+            fds.extend(errors);
+            let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
+            if fds.is_empty() || poll(&mut fds, Some(&timeout)).is_err() {
+                sleep(wait);
+                return;
+            }
+            for (index, fd) in fds.iter().enumerate() {
+                let ready = !fd.revents().is_empty();
+                if has_lines && index == 0 { lines_ready = ready } else { errors_ready = ready }
+            }
+        }
+        if lines_ready {
+            self.lines.read();
+        }
+        if errors_ready {
+            self.errors.read();
+        }
+    }
+
+    /// Takes the helper's deadline over once its first line is there.
+    fn look_for_answer(&mut self) {
+        if self.answered || !self.limits.handshake {
+            return;
+        }
+        if let Some(deadline) = deadline_of(&self.lines.kept) {
+            self.answered = true;
+            self.until = Instant::now() + deadline.min(MAX_DEADLINE) + self.limits.grace;
+        }
+    }
+
+    /// SIGTERM, a while later SIGKILL. Its own children are bound to it and go with it.
+    fn stop(&mut self) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            // Not reaped yet, so the id can't be another process's.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let until = Instant::now() + self.limits.term_to_kill;
+        while Instant::now() < until {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                self.read_outputs(Duration::ZERO);
+                return;
+            }
+            self.read_outputs(TICK);
+        }
+        let _ = self.child.kill();
+        // A process in an uninterruptible call stays; it is not waited for.
+        sleep(TICK);
+        let _ = self.child.try_wait();
+    }
+}
+
+/// The deadline that a complete first line says.
+fn deadline_of(output: &[u8]) -> Option<Duration> {
+    let end = output.iter().position(|byte| *byte == b'\n')?;
+    let line = std::str::from_utf8(&output[..end]).ok()?;
+    let number = line.strip_prefix(DEADLINE_WORD)?.strip_prefix(' ')?;
+    number.trim().parse().ok().map(Duration::from_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    const SHORT: Limits = Limits {
+        first: Duration::from_millis(300),
+        handshake: true,
+        grace: Duration::from_millis(200),
+        term_to_kill: Duration::from_millis(200),
+    };
+
+    fn shell(script: &str, limits: Limits) -> (Run, Duration) {
+        let started = Instant::now();
+        let run = run(Command::new("/bin/sh").args(["-c", script]), limits);
+        (run, started.elapsed())
+    }
+
+    #[test]
+    fn a_quick_one_ends_at_once() {
+        let (run, took) = shell("exit 0", SHORT);
+        assert!(matches!(run.end, End::Exited(status) if status.success()));
+        assert!(took < Duration::from_millis(250), "{took:?}");
+    }
+
+    #[test]
+    fn the_first_line_extends_the_time() {
+        let (run, _) = shell("echo deadline_ms 5000; sleep 0.8; echo bad luck >&2; exit 3", SHORT);
+        assert!(matches!(run.end, End::Exited(status) if status.code() == Some(3)), "{run:?}");
+        assert_eq!(run.errors, b"bad luck\n");
+    }
+
+    #[test]
+    fn silence_ends_with_the_handshake() {
+        let (run, took) = shell("exec sleep 60", SHORT);
+        assert!(matches!(run.end, End::Overran { answered: false, .. }), "{run:?}");
+        assert!(took < Duration::from_millis(1200), "{took:?}");
+    }
+
+    #[test]
+    fn a_helper_past_its_own_deadline_is_stopped_even_if_it_ignores_sigterm() {
+        let script = "trap '' TERM; echo deadline_ms 100; while :; do sleep 0.05; done";
+        let (run, took) = shell(script, SHORT);
+        assert!(matches!(run.end, End::Overran { answered: true, .. }), "{run:?}");
+        assert!(took > Duration::from_millis(300) && took < Duration::from_millis(1500), "{took:?}");
+    }
+
+    #[test]
+    fn a_flood_neither_blocks_the_helper_nor_grows() {
+        let (run, _) = shell("yes | head -c 3000000; yes | head -c 3000000 >&2; exit 7", Limits::EPILOG);
+        assert!(matches!(run.end, End::Exited(status) if status.code() == Some(7)), "{run:?}");
+        assert_eq!(run.errors.len(), MAX_ERRORS);
+    }
+
+    #[test]
+    fn an_agent_that_keeps_the_pipe_does_not_hold_the_prolog() {
+        let (run, took) = shell("sleep 3 & exit 0", SHORT);
+        assert!(matches!(run.end, End::Exited(_)), "{run:?}");
+        assert!(took < Duration::from_millis(300), "{took:?}");
+    }
+
+    #[test]
+    fn a_crash_and_a_missing_program_are_told_apart() {
+        let (run, _) = shell("kill -SEGV $$", SHORT);
+        assert!(matches!(run.end, End::Exited(status) if status.signal() == Some(11)));
+        let run = super::run(&mut Command::new("/nonexistent/aimaster-prolog"), SHORT);
+        assert!(matches!(run.end, End::NotStarted(cause) if cause.kind() == io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn the_helper_gets_its_standard_descriptors_only() {
+        // One that is not closed on exec, as Slurm leaves them.
+        let (left_open, _other) = rustix::pipe::pipe().unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&left_open);
+        let (run, _) = shell(&format!("test ! -e /proc/self/fd/{number}"), SHORT);
+        assert!(matches!(run.end, End::Exited(status) if status.success()), "{run:?}");
+    }
+
+    #[test]
+    fn only_a_complete_and_right_line_is_an_answer() {
+        assert_eq!(deadline_of(b"deadline_ms 12\nmore"), Some(Duration::from_millis(12)));
+        for wrong in [&b"deadline_ms 12"[..], b"deadline_ms -1\n", b"deadline_msx 3\n", b"\n", b"\xff\n", b""]
+        {
+            assert_eq!(deadline_of(wrong), None);
+        }
+        assert_eq!(deadline_of(b"deadline_ms 99999999999999999999\n"), None);
+    }
+}

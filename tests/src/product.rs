@@ -1,0 +1,106 @@
+//! The product on the test cluster: installed, switched on by one plugstack line, with a policy for the host
+//! engine, and its reports read back.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::builder::ClusterBuilder;
+use crate::cluster::Cluster;
+use crate::install::{Install, NODE_DIR, NODE_PLUGIN};
+use crate::slurm::JobId;
+use crate::wait::until;
+
+/// How the plugin is loaded by a site that follows the manual.
+pub const OPTIONAL: &str = "optional";
+
+/// What every test site has; `[paths] report_dir` is added for each cluster.
+const POLICY: &str = "
+engine = 'host'
+[time]
+join_s = 8
+max_deadline_s = 40
+";
+
+/// How long a report may take to appear once its job is over.
+const REPORT_WAIT: Duration = Duration::from_secs(5);
+
+/// The line of plugstack.conf; `how` is `optional` or `required`.
+#[must_use]
+pub fn plugstack(how: &str) -> String {
+    format!("{how} {NODE_PLUGIN} helpers={NODE_DIR}\n")
+}
+
+/// Boots a cluster with the product installed; `policy` (TOML) is laid over the test site's own.
+///
+/// # Errors
+/// The product is not built, the cluster does not boot, or the policy is no TOML.
+pub fn boot(builder: ClusterBuilder, policy: &str) -> Result<Cluster> {
+    let cluster = builder.install(Install::from_target()?).plugstack(&plugstack(OPTIONAL)).boot()?;
+    set_policy(&cluster, policy)?;
+    Ok(cluster)
+}
+
+/// Replaces the site's policy by the test site's own with `policy` laid over it.
+///
+/// # Errors
+/// `policy` is no TOML, or the file can't be written.
+pub fn set_policy(cluster: &Cluster, policy: &str) -> Result<()> {
+    cluster.set_policy(&policy_text(cluster, policy)?)
+}
+
+/// The text of that policy.
+///
+/// # Errors
+/// `policy` is no TOML.
+pub fn policy_text(cluster: &Cluster, policy: &str) -> Result<String> {
+    let mut table: toml::Table = POLICY.parse().context("the test site's policy")?;
+    let reports = format!("paths.report_dir = '{}'", report_dir(cluster));
+    lay_over(&mut table, reports.parse().context("the report folder")?);
+    lay_over(&mut table, policy.parse().with_context(|| format!("policy of the test: {policy}"))?);
+    Ok(table.to_string())
+}
+
+fn lay_over(below: &mut toml::Table, above: toml::Table) {
+    for (key, value) in above {
+        match (below.get_mut(&key), value) {
+            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => lay_over(below, above),
+            (_, value) => _ = below.insert(key, value),
+        }
+    }
+}
+
+/// The folder of reports, at the same path on this machine and on all nodes.
+#[must_use]
+pub fn report_dir(cluster: &Cluster) -> String {
+    cluster.base().join("reports").display().to_string()
+}
+
+impl Cluster {
+    /// The report of a job's check (1 for its first start), once it is there.
+    ///
+    /// # Errors
+    /// There is none in time, or it is no JSON.
+    pub fn report(&self, job: JobId, check: u32) -> Result<Value> {
+        let folder = std::path::Path::new(&report_dir(self)).join("aim");
+        let path = folder.join(job.to_string()).join(check.to_string()).join("report.json");
+        let text = until(REPORT_WAIT, path.display(), || Ok(std::fs::read_to_string(&path).ok()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))
+    }
+
+    /// Names of the nodes that are drained, with their reasons.
+    ///
+    /// # Errors
+    /// scontrol does not answer.
+    pub fn drained(&self) -> Result<Vec<(String, String)>> {
+        let mut drained = Vec::new();
+        for name in self.nodes() {
+            let node = self.node(name)?;
+            if node.is("DRAIN") {
+                drained.push((name.to_owned(), node.reason.clone().unwrap_or_default()));
+            }
+        }
+        Ok(drained)
+    }
+}

@@ -1,0 +1,135 @@
+//! The layering table of ARCHITECTURE.md: who may depend on whom, and where unsafe code may be.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Crate, and the crates of ours that it may use.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("diag", &[]),
+    ("cluster", &["diag"]),
+    ("kernels", &[]),
+    ("nccl-profiler", &[]),
+    ("spank-plugin", &["diag"]),
+    ("prolog", &["diag", "cluster", "kernels"]),
+    ("epilog", &["diag", "cluster", "kernels", "nccl-profiler"]),
+    ("cli", &["diag", "cluster", "kernels", "prolog", "epilog"]),
+];
+
+/// Crates of the project that stand outside the product.
+const OUTSIDE: &[&str] = &["aimaster-tests", "xtask"];
+
+/// Where unsafe code may be: folders, or a single file.
+const UNSAFE: &[&str] = &["spank-plugin/", "kernels/", "nccl-profiler/", "cluster/src/munge.rs"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    packages
+        .iter()
+        .map(|package| {
+            let used = package["dependencies"].as_array().unwrap();
+            let used = used.iter().filter(|one| one["kind"].is_null() || one["kind"] == "build");
+            (text(&package["name"]), used.map(|one| text(&one["name"])).collect())
+        })
+        .collect()
+}
+
+#[test]
+fn crates_use_only_what_stands_below_them() {
+    let dependencies = dependencies();
+    let listed: BTreeSet<&str> =
+        MAY_USE.iter().map(|(name, _)| *name).chain(OUTSIDE.iter().copied()).collect();
+    let ours: BTreeSet<&str> = dependencies.keys().map(String::as_str).collect();
+    assert_eq!(ours, listed, "every crate stands in the table");
+    for (name, allowed) in MAY_USE {
+        for used in dependencies[*name].iter().filter(|used| ours.contains(used.as_str())) {
+            assert!(allowed.contains(&used.as_str()), "{name} may not use {used}");
+        }
+    }
+}
+
+#[test]
+fn the_pure_crate_has_no_way_to_the_outside() {
+    for file in rust_files(&root().join("diag/src")) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for forbidden in [
+            "std::fs",
+            "std::env",
+            "std::process",
+            "std::thread",
+            "std::time",
+            "std::net::Tcp",
+            "Timestamp::now",
+        ] {
+            assert!(!text.contains(forbidden), "{} uses {forbidden}", file.display());
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_is_only_where_the_table_allows_it() {
+    let root = root();
+    for (name, _) in MAY_USE {
+        for file in rust_files(&root.join(name)) {
+            let path = file.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+            let text = std::fs::read_to_string(&file).unwrap();
+            let allowed = UNSAFE.iter().any(|place| path.starts_with(place));
+            let word = text.lines().map(|line| line.split("//").next().unwrap_or_default()).any(|line| {
+                line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe")
+            });
+            assert!(allowed || !word, "{path} holds unsafe code");
+            let is_root =
+                path.ends_with("src/lib.rs") || path.ends_with("src/main.rs") || path.contains("/bin/");
+            if is_root && !allowed {
+                let promise =
+                    if *name == "cluster" { "#![deny(unsafe_code)]" } else { "#![forbid(unsafe_code)]" };
+                assert!(text.contains(promise), "{path} does not say {promise}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_and_stays_small() {
+    /// Lines that a reader takes in at a sitting.
+    const MOST_LINES: usize = 500;
+    let root = root();
+    for name in MAY_USE.iter().map(|(name, _)| *name).chain(["tests", "xtask"]) {
+        for file in rust_files(&root.join(name)) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            assert!(text.starts_with("//!"), "{} has no header", file.display());
+            let lines = text.lines().count();
+            assert!(lines <= MOST_LINES, "{} has {lines} lines", file.display());
+        }
+    }
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && path.file_name().is_none_or(|name| name != "target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    assert!(!files.is_empty(), "no Rust file in {}", folder.display());
+    files
+}

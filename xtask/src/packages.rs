@@ -1,0 +1,57 @@
+//! Debian packages that the demo and the tests need.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::stage::run;
+
+/// What is needed beside Rust and git: Slurm and MUNGE, the tools that make the nodes' namespaces and faults, a C
+/// linker and loader for Rust, and python3 for programs that jobs of the tests run.
+const PACKAGES: &[&str] = &[
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "munge",
+    "libmunge2",
+    "iptables",
+    "iproute2",
+    "procps",
+    "util-linux",
+    "passwd",
+    "gcc",
+    "libc6-dev",
+    "python3-minimal",
+];
+
+/// Installs those that are missing.
+///
+/// # Errors
+/// If this is not root on a machine with apt-get, or apt-get fails.
+pub fn install() -> Result<()> {
+    let missing: Vec<&str> = PACKAGES.iter().copied().filter(|name| !installed(name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    eprintln!("installing {}", missing.join(" "));
+    let apt = |arguments: &[&str]| {
+        run(Command::new("apt-get")
+            .args(arguments)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .stdout(Stdio::null()))
+    };
+    apt(&["update"]).context("needs root and Debian's package lists")?;
+    apt(&[&["install", "--yes", "--no-install-recommends"], missing.as_slice()].concat())?;
+    let still: Vec<&str> = missing.into_iter().filter(|name| !installed(name)).collect();
+    if !still.is_empty() {
+        bail!("not installed: {}", still.join(" "));
+    }
+    Ok(())
+}
+
+fn installed(package: &str) -> bool {
+    Command::new("dpkg-query")
+        .args(["--show", "--showformat=${db:Status-Status}", package])
+        .output()
+        .is_ok_and(|output| output.stdout == b"installed")
+}
