@@ -49,24 +49,22 @@ impl Drop for Base {
 /// Removes folders, control groups and processes of clusters whose owner is gone. (Their processes
 /// normally ended with the owner: each node's first process reads a pipe of it until its end.)
 pub(crate) fn sweep(parent: &Path) -> Result<()> {
-    let cgroups = Cgroups::find().ok();
-    for entry in fs::read_dir(parent).with_context(|| format!("cannot list {}", parent.display()))? {
-        let Ok(entry) = entry else { continue };
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some((pid, start)) = owner(&name) else { continue };
-        if start_time(pid) == Some(start) {
-            continue;
-        }
-        if let Some(cgroups) = &cgroups {
-            for process in cgroups.processes(&name) {
-                if let Ok(pid) = pid_of(process) {
-                    let _ = kill_process(pid, Signal::KILL);
-                }
-            }
-            cgroups.remove(&name);
-        }
+    let dead = |name: &String| owner(name).is_some_and(|(pid, start)| start_time(pid) != Some(start));
+    let entries = fs::read_dir(parent).with_context(|| format!("cannot list {}", parent.display()))?;
+    let folders = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    for name in folders.filter(dead) {
         // Two sweeps at a time are fine: each file needs to be removed by one of them only.
-        let _ = fs::remove_dir_all(entry.path());
+        let _ = fs::remove_dir_all(parent.join(name));
+    }
+    // Groups on their own: one that still held a dying process stayed behind when its folder went.
+    let Ok(cgroups) = Cgroups::find() else { return Ok(()) };
+    for name in cgroups.names().iter().filter(|name| dead(name)) {
+        for process in cgroups.processes(name) {
+            if let Ok(pid) = pid_of(process) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        cgroups.remove(name);
     }
     Ok(())
 }

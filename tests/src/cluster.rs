@@ -17,6 +17,7 @@ use crate::exec::Exec;
 use crate::fault::Faults;
 use crate::node::{Node, Shared};
 use crate::process::Output;
+use crate::serial::need_root;
 use crate::slurm_version::SlurmVersion;
 use crate::switch::Switch;
 use crate::users;
@@ -47,9 +48,7 @@ impl Cluster {
     }
 
     pub(crate) fn boot(wishes: &ClusterBuilder) -> Result<Self> {
-        if !rustix::process::geteuid().is_root() {
-            bail!("the test cluster needs root (namespaces, mounts, daemons): run the tests as root");
-        }
+        need_root()?;
         if !(1..=conf::MAX_NODES).contains(&wishes.nodes) {
             bail!("a cluster has 1 to {} nodes, not {}", conf::MAX_NODES, wishes.nodes);
         }
@@ -86,7 +85,8 @@ impl Cluster {
             machines.push(Node::new(&conf::node_name(index), &conf::address(index), &shared));
         }
         let faults = Faults::default();
-        let cluster = Self { base, switch: Switch::start()?, faults, cgroups, machines };
+        let switch = Switch::start(&base.id)?;
+        let cluster = Self { switch, faults, cgroups, machines, base };
         conf::write(wishes, &path, version)?;
         users::make_homes(&path.join("home"))?;
         wishes.install.put(&path.join("opt"), version)?;

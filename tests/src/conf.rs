@@ -138,8 +138,8 @@ pub(crate) fn write(wishes: &ClusterBuilder, base: &Path, version: SlurmVersion)
     let slurm = users::get("slurm").context("is slurmctld installed?")?;
     users::own(&base.join("state"), &slurm)?;
     users::own(&base.join("log"), &slurm)?;
-    // Before 22.05 had a choice, and where the plugin "disabled" is unknown, version 1 is harmless:
-    // with linuxproc and task/none nobody asks it for anything.
+    // Nobody uses it here (linuxproc, task/none), but Slurm looks for a plugin. Older releases have
+    // no "disabled", newer ones would talk to systemd.
     let cgroup = if version.is_before(23, 2) { "cgroup/v1" } else { "disabled" };
     let files = [
         ("etc/slurm/slurm.conf", slurm_conf(wishes, base)),

@@ -85,6 +85,12 @@ impl Cgroups {
         write("cpu.max", format!("{quota} {PERIOD_US}"))
     }
 
+    /// The names of all groups at the top.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let dirs = subdirectories(&self.root).into_iter();
+        dirs.filter_map(|dir| Some(dir.file_name()?.to_string_lossy().into_owned())).collect()
+    }
+
     /// Every process in the groups of one cluster.
     pub(crate) fn processes(&self, id: &str) -> Vec<u32> {
         let mut all = Vec::new();

@@ -3,6 +3,7 @@
 # From the environment: NODE, DIR (the node's folder), BASE (the cluster's), GPUS, ADDRESS, SHOWN
 # (folders shown read-only, one a line).
 set -eu
+umask 022
 read -r pid _ </proc/self/stat # the old /proc: the id as the test sees it
 echo "pid $pid"
 echo "$NODE" >/proc/sys/kernel/hostname

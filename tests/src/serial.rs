@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::wait;
@@ -23,8 +23,9 @@ pub struct Serial {
 /// Waits until no other test holds the machine.
 ///
 /// # Errors
-/// The lock file can't be made, or the wait took longer than half an hour.
+/// Not root, the lock file can't be made, or the wait took longer than half an hour.
 pub fn serial() -> Result<Serial> {
+    need_root()?;
     let file = OpenOptions::new()
         .create(true)
         .append(true)
@@ -38,4 +39,12 @@ pub fn serial() -> Result<Serial> {
         }
     })?;
     Ok(Serial { _file: file })
+}
+
+/// The clear message that every test with a cluster gives to an ordinary user.
+pub(crate) fn need_root() -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    bail!("the test cluster needs root (namespaces, mounts, daemons): run the tests as root")
 }

@@ -20,11 +20,12 @@ pub(crate) struct Switch {
 
 impl Switch {
     /// Makes the namespace and its bridge. It ends with its standard input, thus with the test.
-    pub(crate) fn start() -> Result<Self> {
+    /// The cluster's name in its environment says whose it is.
+    pub(crate) fn start(id: &str) -> Result<Self> {
         let script = "set -e; ip -batch - <<<'link set lo up\nlink add br0 type bridge\nlink set br0 up'; \
                       echo ready; while read -r _; do :; done";
         let mut command = Command::new("unshare");
-        command.args(["--net", "bash", "-c", &script.replace("\\n", "\n")]);
+        command.args(["--net", "bash", "-c", &script.replace("\\n", "\n")]).env("CLUSTER", id);
         let holder = Running::start(command, "the switch", None, true)?;
         holder.wait_line(|line| line == "ready", START).context("cannot make the switch")?;
         Ok(Self { holder })

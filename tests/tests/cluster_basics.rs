@@ -1,8 +1,9 @@
 //! The cluster itself: it boots, runs jobs, shows its files, and goes away without a trace.
 //! What faults do is in `cluster_faults.rs` and `cluster_nodes.rs`.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,19 @@ fn four_nodes_run_srun_and_sbatch() {
     let start = Instant::now();
     drop(cluster);
     println!("down in {:?}", start.elapsed());
+}
+
+#[test]
+fn thirty_two_nodes() {
+    let _machine = serial().unwrap();
+    let start = Instant::now();
+    let cluster = Cluster::builder().nodes(32).boot().unwrap();
+    println!("32 nodes up in {:?}", start.elapsed());
+    let output = cluster.srun(["-N32", "hostname"]).ok().unwrap();
+    assert_eq!(output.stdout.lines().count(), 32);
+    let start = Instant::now();
+    drop(cluster);
+    println!("32 nodes down in {:?}", start.elapsed());
 }
 
 #[test]
@@ -157,27 +171,35 @@ fn traces(id: &str) -> Vec<String> {
     found
 }
 
-/// How many network namespaces processes of this machine live in.
-fn network_namespaces() -> usize {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut all: Vec<_> = entries.filter_map(|e| fs::read_link(e.path().join("ns/net")).ok()).collect();
-    all.sort();
-    all.dedup();
-    all.len()
+/// The network namespaces of the cluster's processes (`Some(id)`) or of all.
+fn network_namespaces(id: Option<&str>) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let file = |name: &str| fs::read(entry.path().join(name)).unwrap_or_default();
+        let says = |name: &str| id.is_none_or(|id| String::from_utf8_lossy(&file(name)).contains(id));
+        if entry.file_name() != "self" && (says("environ") || says("cgroup")) {
+            found.extend(fs::read_link(entry.path().join("ns/net")));
+        }
+    }
+    // What starts the nodes has the name in its environment too, but lives outside.
+    if id.is_some() {
+        found.retain(|ns| Some(ns) != fs::read_link("/proc/self/ns/net").ok().as_ref());
+    }
+    found
 }
 
 #[test]
 fn a_dropped_cluster_leaves_no_trace() {
     let _machine = serial().unwrap();
-    let before = network_namespaces();
     let cluster = Cluster::builder().nodes(2).boot().unwrap();
     let id = cluster.id().to_owned();
     let job = cluster.submit("sleep 60 & sleep 60", ["-N2"]).unwrap();
     cluster.wait_state(job, "RUNNING", SOON).unwrap();
-    assert!(!traces(&id).is_empty() && network_namespaces() == before + 4);
+    let namespaces = network_namespaces(Some(&id));
+    assert!(!traces(&id).is_empty() && namespaces.len() == 4, "{namespaces:?}");
     drop(cluster);
     assert_eq!(traces(&id), Vec::<String>::new());
-    assert_eq!(network_namespaces(), before);
+    assert!(namespaces.is_disjoint(&network_namespaces(None)));
 }
 
 #[test]
@@ -207,18 +229,18 @@ fn boots_and_waits_to_be_killed() {
 #[test]
 fn a_killed_test_leaves_no_process_and_the_next_boot_sweeps() {
     let _machine = serial().unwrap();
-    let before = network_namespaces();
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "boots_and_waits_to_be_killed", "--ignored", "--nocapture"]);
     let victim = aimaster_tests::Running::start(child, "a test", None, false).unwrap();
     let line = victim.wait_line(|line| line.contains("cluster aimaster-"), SOON).unwrap();
     let id = line.rsplit(' ').next().unwrap().to_owned();
-    assert!(traces(&id).len() > 5);
+    let namespaces = network_namespaces(Some(&id));
+    assert!(traces(&id).len() > 5 && namespaces.len() == 4, "{namespaces:?}");
     victim.signal(Signal::KILL).unwrap();
     victim.wait(SOON).unwrap();
     let processes = |id: &str| traces(id).into_iter().filter(|t| t.starts_with("/proc/")).count();
     wait::until(SOON, "its processes end", || Ok((processes(&id) == 0).then_some(()))).unwrap();
-    assert_eq!(network_namespaces(), before);
+    assert!(namespaces.is_disjoint(&network_namespaces(None)));
     drop(Cluster::builder().nodes(1).boot().unwrap());
     assert_eq!(traces(&id), Vec::<String>::new());
 }

@@ -78,9 +78,11 @@ fn processes_are_stopped_and_killed_by_name() {
         text.lines().find(|l| l.starts_with("State:")).unwrap().to_owned()
     };
     let stopped = cluster.stop_processes("n1", "sleep 123").unwrap();
-    assert!(state("n1").contains("stopped") && state("n2").contains("sleeping"));
+    let states = (state("n1"), state("n2"));
+    assert!(states.0.contains("stopped") && !states.1.contains("stopped"), "{states:?}");
     stopped.undo().unwrap();
-    assert!(state("n1").contains("sleeping"));
+    aimaster_tests::wait::until(SOON, "it goes on", || Ok((!state("n1").contains("stopped")).then_some(())))
+        .unwrap();
     assert!(cluster.stop_processes("n1", "no such process").is_err());
 
     let hit = cluster.signal_processes("n2", "sleep 123", Signal::KILL).unwrap();
