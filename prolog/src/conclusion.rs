@@ -38,6 +38,8 @@ pub struct Run<'r> {
     pub results: Vec<RoundResult>,
     /// How the measuring ended.
     pub ended: Ended,
+    /// Past this nobody acts.
+    pub act_until: Instant,
 }
 
 /// The verdict on what was measured so far.
@@ -54,40 +56,54 @@ pub fn verdict(
     conclude::verdict(&assignment.suite, session.roster(), results, caps, stopped)
 }
 
-/// The leader's part: verdict, decision, actions, report, and the last word to everybody.
-pub async fn lead(
+/// What the run amounts to on this node. Nobody gets it before the leader's action is done.
+pub async fn gate(
     run: Run<'_>,
     session: &mut Session,
     progress: Option<Progress>,
     last_word: Instant,
 ) -> Gate {
+    if let Ended::Stopped(stop @ (Stop::JobGone(_) | Stop::ParentGone)) = &run.ended {
+        let gate = given_up(&run, stop);
+        if session.is_leader() {
+            tell(&run, session, &gate, last_word).await;
+        }
+        return gate;
+    }
+    if session.is_leader() {
+        return lead(&run, session, progress, last_word).await;
+    }
+    match session.conclude::<Gate>(None, last_word).await {
+        Ok(gate) => gate,
+        // The leader was lost before its last word: the deputy looks at what is done and does the rest.
+        Err(SessionError::LeaderLost { .. }) if session.may_take_over() => {
+            lead(&run, session, None, last_word).await
+        }
+        Err(error) => without_verdict(&run, &error),
+    }
+}
+
+/// The leader's part: verdict, decision, actions, report, and the last word to everybody.
+async fn lead(run: &Run<'_>, session: &mut Session, progress: Option<Progress>, last_word: Instant) -> Gate {
     let view = match progress {
         Some(progress) => progress.finish().await,
         None => None,
     };
     let gate = match &run.ended {
-        Ended::Stopped(stop @ (Stop::JobGone(_) | Stop::ParentGone)) => given_up(&run, stop),
-        Ended::Session(error) => without_verdict(&run, error),
-        Ended::Finished | Ended::Stopped(Stop::Deadline) => act(&run, session, view, last_word).await,
+        Ended::Session(error) if *error != SessionError::Concluded => without_verdict(run, error),
+        _ => act(run, session, view).await,
     };
-    if let Err(error) = session.conclude(Some(&gate), last_word).await {
-        run.events.log(&format!("not every node heard the verdict: {error}"));
-    }
+    tell(run, session, &gate, last_word).await;
     gate
 }
 
-/// Everybody else's part.
-pub async fn follow(run: Run<'_>, session: &mut Session, last_word: Instant) -> Gate {
-    if let Ended::Stopped(stop @ (Stop::JobGone(_) | Stop::ParentGone)) = &run.ended {
-        return given_up(&run, stop);
-    }
-    match session.conclude::<Gate>(None, last_word).await {
-        Ok(gate) => gate,
-        Err(error) => without_verdict(&run, &error),
+async fn tell(run: &Run<'_>, session: &mut Session, gate: &Gate, last_word: Instant) {
+    if let Err(error) = session.conclude(Some(gate), last_word).await {
+        run.events.log(&format!("not every node heard the verdict: {error}"));
     }
 }
 
-async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>, last_word: Instant) -> Gate {
+async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
     let assignment = run.assignment;
     let job = &assignment.job;
     let stopped = matches!(run.ended, Ended::Stopped(Stop::Deadline))
@@ -95,7 +111,7 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>, last_word:
     let verdict = verdict(assignment, session, &run.results, stopped.as_deref());
     let view = match view {
         Some(view) => Some(view),
-        None => run.scontrol.show_job(job.job_id, last_word).await.ok(),
+        None => run.scontrol.show_job(job.job_id, run.act_until).await.ok(),
     };
     let decision = action::decide(Case {
         fail_action: assignment.asked.fail_action,
@@ -123,7 +139,7 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>, last_word:
     report.drained = decision.drains.iter().map(|drain| drain.node.clone()).collect();
     let steps =
         steps(&decision, assignment.policy.actions.requeue_nice, interactive, &user_lines(&report, &place));
-    let applied = apply(run.scontrol, &this_run, &steps, last_word).await;
+    let applied = apply(run.scontrol, &this_run, &steps, run.act_until).await;
     note(&mut report, &applied);
     if let Err(error) = publish::report(&assignment.policy.paths.report_dir, &report, job.gid) {
         run.events.log(&format!("the report can't be written under {path}: {error}"));
@@ -190,13 +206,8 @@ fn gate_for(run: &Run<'_>, decision: &Decision, applied: &Applied, lines: Vec<St
 
 /// The job is gone, or slurmd is: nothing is left to act on.
 fn given_up(run: &Run<'_>, stop: &Stop) -> Gate {
-    let why = match stop {
-        Stop::JobGone(words) => format!("the job changed during the checks ({words})"),
-        Stop::ParentGone => "slurmd's prolog process is gone".to_owned(),
-        Stop::Deadline => "the time ran out".to_owned(),
-    };
-    run.events.log(&format!("event=SanityCheckStopped summary={why:?}"));
-    Gate::closed(vec![format!("{why}; nothing was decided")])
+    run.events.log(&format!("event=SanityCheckStopped summary={:?}", stop.to_string()));
+    Gate::closed(vec![format!("{stop}; nothing was decided")])
 }
 
 /// The session broke: nobody is blamed, the job starts or not by `on_error`.
