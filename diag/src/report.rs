@@ -196,11 +196,14 @@ const MAX_LINES: usize = 8;
 #[must_use]
 pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
     let seconds = report.finished_at.duration_since(report.started_at).as_secs_f64();
+    let mut troubles: Vec<&Item> = report.items.iter().filter(|item| item.status > Status::Skip).collect();
+    // The worst first; the order of the phases stays within each kind.
+    troubles.sort_by_key(|item| std::cmp::Reverse(item.status));
     let mut lines = vec![format!(
         "{} after {seconds:.1} s (counted against the job's time): {}",
-        report.outcome, report.summary
+        report.outcome,
+        headline(report, &troubles)
     )];
-    let troubles: Vec<&Item> = report.items.iter().filter(|item| item.status > Status::Skip).collect();
     for item in troubles.iter().take(MAX_LINES) {
         lines.push(format!("{} {}", item.status, item.message));
     }
@@ -218,6 +221,31 @@ pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
     };
     lines.push(format!("{fate}; report: aimaster report {} ({place})", report.job_id));
     lines.iter().map(|line| printable(line)).collect()
+}
+
+/// What the verdict is about, in few words: the lines below it have the numbers.
+fn headline(report: &Report, troubles: &[&Item]) -> String {
+    let Some(first) = troubles.first() else { return report.summary.clone() };
+    if !report.summary.starts_with(&first.message) {
+        // A sentence of its own, such as the one on an environment.
+        return report.summary.clone();
+    }
+    let mut names: Vec<String> = Vec::new();
+    for item in troubles.iter().filter(|item| item.status == first.status) {
+        let name = match item.subject.kind.as_str() {
+            "run" => item.check.clone(),
+            kind => format!("{kind} {}", item.subject.name),
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let more = names.len().saturating_sub(MAX_LINES);
+    names.truncate(MAX_LINES);
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    wording::listed(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Without control characters, so that nothing in a name or a message can move the cursor or forge a line.

@@ -34,12 +34,23 @@ pub fn side(metric: Metric) -> char {
     if metric.higher_is_better() { '<' } else { '>' }
 }
 
+/// What a number is, for a check that takes several kinds; empty where the check's name says it.
+#[must_use]
+pub fn kind(metric: Metric) -> &'static str {
+    match metric {
+        Metric::Connect => "to connect",
+        Metric::RoundTrip => "round trip",
+        Metric::Retransmits => "of segments resent",
+        Metric::Flops | Metric::Busbw | Metric::Correct | Metric::Reachable => "",
+    }
+}
+
 /// The value against its limit, with the limit's source and the peers' median.
 fn against(one: &Evidence) -> String {
     let mut text = match one.metric {
         Metric::Correct => format!("only {} of the results are right", quantity(one.metric, one.value)),
         Metric::Reachable => one.detail.clone(),
-        _ => quantity(one.metric, one.value),
+        _ => format!("{} {}", quantity(one.metric, one.value), kind(one.metric)).trim_end().to_owned(),
     };
     if let (Some(limit), false) = (&one.limit, matches!(one.metric, Metric::Correct | Metric::Reachable)) {
         let sign = if one.miss {
@@ -91,7 +102,8 @@ pub fn path_blocked(check: CheckName, one: &Evidence) -> String {
 #[must_use]
 pub fn suspect((a, b): (&str, &str), check: CheckName, one: &Evidence) -> String {
     format!(
-        "{a} or {b} or what lies between them: {check} {}; no node that is known to be good could meet them",
+        "{a} or {b} or what lies between them: {check} {}; which of them is not known: no third node that is fine \
+         could meet them",
         against(one)
     )
 }
