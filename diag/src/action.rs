@@ -251,8 +251,12 @@ pub fn subject_name(roster: &Roster, subject: &Subject) -> String {
         Subject::Nic { node, name } => format!("{}/{name}", roster.name(*node)),
         Subject::Rail { node, index } => format!("{}/rail{index}", roster.name(*node)),
         Subject::Pair { a, b } | Subject::Link { a, b } => format!("{}-{}", roster.name(*a), roster.name(*b)),
+        Subject::PairRail { a, b, rail } => {
+            format!("{}-{}/rail{rail}", roster.name(*a), roster.name(*b))
+        }
         Subject::Path { from, to } => format!("{}->{}", roster.name(*from), roster.name(*to)),
         Subject::Fabric => "fabric".into(),
+        Subject::FabricRail { rail } => format!("fabric/rail{rail}"),
         Subject::Run => "run".into(),
     }
 }

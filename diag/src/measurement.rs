@@ -20,6 +20,10 @@ pub enum Metric {
     Connect,
     /// Round trip of a small message, ms; median.
     RoundTrip,
+    /// Time from a launch call to the start of the work, µs; median. On the host engine a thread's wake-up.
+    Launch,
+    /// The same, 99th percentile.
+    LaunchTail,
     /// Share of TCP segments sent again, 0 to 1.
     Retransmits,
     /// Share of results that were right, 0 to 1.
@@ -36,6 +40,7 @@ impl Metric {
             Self::Flops => "TFLOP/s",
             Self::Busbw => "GB/s",
             Self::Connect | Self::RoundTrip => "ms",
+            Self::Launch | Self::LaunchTail => "µs",
             Self::Retransmits | Self::Correct | Self::Reachable => "ratio",
         }
     }
@@ -84,6 +89,15 @@ pub enum Subject {
         /// The other node.
         b: NodeId,
     },
+    /// One rail between two nodes that were measured together; `a < b`.
+    PairRail {
+        /// One node.
+        a: NodeId,
+        /// The other node.
+        b: NodeId,
+        /// Index of the rail.
+        rail: u32,
+    },
     /// The way from one node to another.
     Path {
         /// Where the traffic starts.
@@ -100,6 +114,11 @@ pub enum Subject {
     },
     /// What all nodes of the job share.
     Fabric,
+    /// What all nodes of the job share on one rail.
+    FabricRail {
+        /// Index of the rail.
+        rail: u32,
+    },
     /// The run of the suite itself.
     Run,
 }
@@ -115,9 +134,9 @@ impl Subject {
             | Self::Rail { node, .. } => {
                 vec![node]
             }
-            Self::Pair { a, b } | Self::Link { a, b } => vec![a, b],
+            Self::Pair { a, b } | Self::PairRail { a, b, .. } | Self::Link { a, b } => vec![a, b],
             Self::Path { from, to } => vec![from, to],
-            Self::Fabric | Self::Run => Vec::new(),
+            Self::Fabric | Self::FabricRail { .. } | Self::Run => Vec::new(),
         }
     }
 
@@ -130,9 +149,11 @@ impl Subject {
             Self::Nic { .. } => "nic",
             Self::Rail { .. } => "rail",
             Self::Pair { .. } => "pair",
+            Self::PairRail { .. } => "pair_rail",
             Self::Path { .. } => "path",
             Self::Link { .. } => "link",
             Self::Fabric => "fabric",
+            Self::FabricRail { .. } => "fabric_rail",
             Self::Run => "run",
         }
     }

@@ -40,6 +40,8 @@ pub fn kind(metric: Metric) -> &'static str {
     match metric {
         Metric::Connect => "to connect",
         Metric::RoundTrip => "round trip",
+        Metric::Launch => "launch",
+        Metric::LaunchTail => "launch p99",
         Metric::Retransmits => "of segments resent",
         Metric::Flops | Metric::Busbw | Metric::Correct | Metric::Reachable => "",
     }
