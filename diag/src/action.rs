@@ -216,7 +216,7 @@ fn drains(case: Case<'_>) -> Vec<Drain> {
 fn reason(case: Case<'_>, finding: &Finding) -> String {
     let check = finding.check.map_or_else(|| "meeting".to_owned(), |check| check.to_string());
     let tail = format!(" job={} n={}", case.job_id, case.check_number);
-    let mut head = format!("aimaster: {check} {}", subject_name(case.roster, &finding.subject));
+    let mut head = format!("aimaster: {check} {}", wording::subject(case.roster, &finding.subject));
     if let Some(number) = number(finding) {
         head.push(' ');
         head.push_str(&number);
@@ -240,23 +240,4 @@ fn number(finding: &Finding) -> Option<String> {
     let limit = finding.limit.as_ref().map_or_else(String::new, |limit| shown(limit.value));
     let kind = wording::kind(metric);
     Some(format!("{}{}{limit}{unit} {kind}", shown(value), wording::side(metric)).trim_end().to_owned())
-}
-
-/// A subject's name for a person: `n3`, `n3/gpu5`, `n1-n3`, `n1->n3`.
-#[must_use]
-pub fn subject_name(roster: &Roster, subject: &Subject) -> String {
-    match subject {
-        Subject::Node { node } => roster.name(*node).to_owned(),
-        Subject::Gpu { node, index } => format!("{}/gpu{index}", roster.name(*node)),
-        Subject::Nic { node, name } => format!("{}/{name}", roster.name(*node)),
-        Subject::Rail { node, index } => format!("{}/rail{index}", roster.name(*node)),
-        Subject::Pair { a, b } | Subject::Link { a, b } => format!("{}-{}", roster.name(*a), roster.name(*b)),
-        Subject::PairRail { a, b, rail } => {
-            format!("{}-{}/rail{rail}", roster.name(*a), roster.name(*b))
-        }
-        Subject::Path { from, to } => format!("{}->{}", roster.name(*from), roster.name(*to)),
-        Subject::Fabric => "fabric".into(),
-        Subject::FabricRail { rail } => format!("fabric/rail{rail}"),
-        Subject::Run => "run".into(),
-    }
 }

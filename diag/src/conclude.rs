@@ -1,14 +1,14 @@
-//! From what is known of each check to the verdict: one finding a subject, and the outcome of the suite.
+//! From what is known of all checks to the verdict: the findings and the outcome of the suite.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::check::{CheckName, Phase};
+use crate::check::CheckName;
 use crate::facts::{NodeId, Roster};
-use crate::judge::{Evidence, Look, Sight, Suite};
-use crate::localise::PairState;
-use crate::measurement::{ErrorKind, Metric, Subject};
-use crate::plan::{CheckState, Shown, states};
-use crate::round::{Mode, RoundResult};
+use crate::findings::{blank, of_check};
+use crate::judge::Suite;
+use crate::measurement::Subject;
+use crate::plan::{CheckState, states};
+use crate::round::RoundResult;
 use crate::verdict::{FaultClass, Finding, Outcome, Status, Verdict};
 use crate::wording;
 
@@ -42,30 +42,12 @@ pub fn verdict(
             failed_before.entry(node).or_insert(state.check);
         }
     }
+    explain_disagreements(&mut findings);
     if let Some(why) = stopped {
         findings.push(out_of_time(suite, &states, why));
     }
     let (outcome, summary) = outcome(roster, &findings, caps);
     Verdict { outcome, summary, timed_out: stopped.is_some(), findings }
-}
-
-fn blank(check: Option<CheckName>, status: Status, subject: Subject, message: String) -> Finding {
-    Finding {
-        check,
-        phase: check.map_or(Phase::CheckInit, |check| check.spec().phase),
-        status,
-        class: None,
-        subject,
-        peers: Vec::new(),
-        metric: None,
-        value: None,
-        limit: None,
-        median: None,
-        samples: Vec::new(),
-        message,
-        started_at: None,
-        finished_at: None,
-    }
 }
 
 /// Nodes that did not join, can't measure, or differ from the leader.
@@ -92,209 +74,30 @@ fn meeting(suite: &Suite, roster: &Roster) -> Vec<Finding> {
     findings
 }
 
-fn of_check(
-    roster: &Roster,
-    state: &CheckState,
-    failed_before: &BTreeMap<NodeId, CheckName>,
-) -> Vec<Finding> {
-    let check = Some(state.check);
-    if let Shown::Skipped(why) = &state.shown {
-        return vec![blank(check, Status::Skip, Subject::Run, why.clone())];
-    }
-    let mut findings = Vec::new();
-    for (node, cause) in failed_before.iter().filter(|(node, _)| !state.nodes.contains(node)) {
-        let message = format!("{} sat out: it failed {cause}", roster.name(*node));
-        findings.push(blank(check, Status::Skip, Subject::Node { node: *node }, message));
-    }
-    for (node, because) in &state.lost {
-        let message = format!(
-            "{} was lost during {}: {because}; its health is not known",
-            roster.name(*node),
-            state.check
-        );
-        findings.push(blank(check, Status::Error, Subject::Node { node: *node }, message));
-    }
-    for (node, error) in &state.errors {
-        let message = format!("{}: {}", roster.name(*node), error.message);
-        findings.push(if error.kind == ErrorKind::Timeout {
-            let class = Some(FaultClass::Timeout);
-            Finding { class, ..blank(check, Status::Fail, Subject::Run, message) }
-        } else {
-            blank(check, Status::Error, Subject::Node { node: *node }, message)
-        });
-    }
-    match &state.shown {
-        Shown::Nodes { failed, flaky } => findings.extend(of_nodes(roster, state, failed, flaky)),
-        Shown::Pairs(modes) => {
-            // A node that is at fault by one way of measuring explains what the other ways show of its pairs.
-            let failed = state.failed();
-            for (mode, pairs) in modes {
-                findings.extend(of_pairs(roster, state, *mode, pairs, &failed));
-            }
-        }
-        Shown::Skipped(_) => {}
-    }
-    findings
-}
-
-fn of_nodes(
-    roster: &Roster,
-    state: &CheckState,
-    failed: &BTreeSet<NodeId>,
-    flaky: &BTreeSet<NodeId>,
-) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for &node in &state.nodes {
-        let looks: Vec<&Look> = state.looks.iter().filter(|look| look.group == [node]).collect();
-        let measured = looks.iter().any(|look| matches!(look.sight, Sight::Fine | Sight::Miss));
-        if !measured || state.errors.contains_key(&node) || state.lost.contains_key(&node) {
-            continue;
-        }
-        let subject = Subject::Node { node };
-        let name = roster.name(node);
-        findings.push(if failed.contains(&node) {
-            let words = |one: &Evidence| wording::node_failed(name, state.check, one);
-            from_looks(state.check, Status::Fail, Some(FaultClass::Part), subject, &looks, words)
-        } else if flaky.contains(&node) && state.next.is_some() {
-            let words = |one: &Evidence| wording::not_confirmed(name, state.check, one);
-            from_looks(state.check, Status::Error, None, subject, &looks, words)
-        } else {
-            let again = flaky.contains(&node);
-            let words = |one: &Evidence| wording::fine(name, state.check, one, again);
-            from_looks(state.check, Status::Pass, None, subject, &looks, words)
-        });
-    }
-    findings
-}
-
-fn of_pairs(
-    roster: &Roster,
-    state: &CheckState,
-    mode: Mode,
-    pairs: &PairState,
-    failed: &BTreeSet<NodeId>,
-) -> Vec<Finding> {
-    let check = state.check;
-    let mut findings = Vec::new();
-    let looks_at = |holds: &dyn Fn(&[NodeId]) -> bool| -> Vec<&Look> {
-        state.looks.iter().filter(|look| look.mode == mode && holds(&look.group)).collect()
-    };
-    for (&node, partners) in &pairs.bad {
-        let missed: Vec<&Look> = looks_at(&|group| group.contains(&node))
-            .into_iter()
-            .filter(|look| look.sight == Sight::Miss)
+/// Says of a node at fault in which checks of the same phase it was fine: one fault that only some traffic meets
+/// is one verdict, not a contradiction.
+fn explain_disagreements(findings: &mut [Finding]) {
+    let passed: Vec<(CheckName, Vec<NodeId>)> = findings
+        .iter()
+        .filter(|one| one.status == Status::Pass)
+        .filter_map(|one| Some((one.check?, one.subject.nodes())))
+        .collect();
+    for finding in findings.iter_mut().filter(|one| one.is_part_fault()) {
+        let nodes = finding.subject.nodes();
+        let mut fine: Vec<&str> = passed
+            .iter()
+            .filter(|(check, others)| {
+                Some(*check) != finding.check
+                    && check.spec().phase == finding.phase
+                    && others.iter().any(|node| nodes.contains(node))
+            })
+            .map(|(check, _)| check.spec().text)
             .collect();
-        let names: Vec<&str> = partners.iter().map(|other| roster.name(*other)).collect();
-        let name = roster.name(node);
-        let class = class_of(&missed, FaultClass::Part);
-        let words = |one: &Evidence| wording::node_failed_with(name, check, one, &names);
-        let subject = Subject::Node { node };
-        let mut finding = from_looks(check, Status::Fail, Some(class), subject, &missed, words);
-        finding.peers.clone_from(partners);
-        findings.push(finding);
-    }
-    let groups: BTreeSet<&[NodeId]> =
-        state.looks.iter().filter(|look| look.mode == mode).map(|look| look.group.as_slice()).collect();
-    for group in groups {
-        let &[a, b] = group else { continue };
-        let looks = looks_at(&|other| other == group);
-        let missed = looks.iter().any(|look| look.sight == Sight::Miss);
-        let fine = looks.iter().any(|look| look.sight == Sight::Fine);
-        let names = (roster.name(a), roster.name(b));
-        let explained = failed.contains(&a) || failed.contains(&b);
-        if pairs.links.contains(&(a, b)) && !explained {
-            let class = class_of(&looks, FaultClass::Link);
-            let words = |one: &Evidence| wording::link_failed(names, check, one);
-            let subject = Subject::Link { a, b };
-            findings.push(from_looks(check, Status::Fail, Some(class), subject, &looks, words));
-        } else if missed && !fine && !explained {
-            findings.push(undecided(state, pairs, (a, b), names, &looks));
-        } else if fine {
-            let words = |one: &Evidence| wording::pair_fine(names, check, one, missed);
-            findings.push(from_looks(check, Status::Pass, None, Subject::Pair { a, b }, &looks, words));
+        fine.dedup();
+        if !fine.is_empty() {
+            finding.message.push_str(&format!("; fine in {}", wording::listed(&fine)));
         }
     }
-    findings
-}
-
-/// A pair that missed and that nothing explains: a path that is known to be blocked, two suspects, or a pair that
-/// there was no time to look at again.
-fn undecided(
-    state: &CheckState,
-    pairs: &PairState,
-    (a, b): (NodeId, NodeId),
-    names: (&str, &str),
-    looks: &[&Look],
-) -> Finding {
-    let check = state.check;
-    let blocked = class_of(looks, FaultClass::Part) == FaultClass::Config;
-    if blocked && looks.len() > 1 {
-        let words = |one: &Evidence| wording::path_blocked(check, one);
-        let subject = Subject::Link { a, b };
-        return from_looks(check, Status::Fail, Some(FaultClass::Config), subject, looks, words);
-    }
-    if state.next.is_some() && !pairs.suspects.is_empty() && looks.len() < 2 {
-        let name = format!("{} and {}", names.0, names.1);
-        let words = |one: &Evidence| wording::not_confirmed(&name, check, one);
-        return from_looks(check, Status::Error, None, Subject::Pair { a, b }, looks, words);
-    }
-    let words = |one: &Evidence| wording::suspect(names, check, one);
-    from_looks(check, Status::Suspect, None, Subject::Pair { a, b }, looks, words)
-}
-
-/// `Config` where every miss is a port that could not be reached, else `other`.
-fn class_of(looks: &[&Look], other: FaultClass) -> FaultClass {
-    let mut misses = looks.iter().flat_map(|look| look.misses()).peekable();
-    let blocked = misses.peek().is_some() && misses.all(|one| one.metric == Metric::Reachable);
-    if blocked { FaultClass::Config } else { other }
-}
-
-/// A finding around the number that decides: the worst miss for a fault, else the number nearest to its limit.
-fn from_looks(
-    check: CheckName,
-    status: Status,
-    class: Option<FaultClass>,
-    subject: Subject,
-    looks: &[&Look],
-    words: impl Fn(&Evidence) -> String,
-) -> Finding {
-    let mut finding = Finding { class, ..blank(Some(check), status, subject, String::new()) };
-    // A pass is shown by a look that was fine, a fault by one that was not.
-    let wanted = if status == Status::Pass { Sight::Fine } else { Sight::Miss };
-    let shown = looks.iter().filter(|look| look.sight == wanted).flat_map(|look| &look.evidence);
-    let Some(decisive) = shown.max_by(|one, other| strain(one).total_cmp(&strain(other))) else {
-        finding.message = format!("{check}: no number to show");
-        return finding;
-    };
-    let same = |one: &&Evidence| one.metric == decisive.metric;
-    let all = || looks.iter().flat_map(|look| &look.evidence).filter(same);
-    finding.metric = Some(decisive.metric);
-    finding.value = Some(decisive.value);
-    finding.limit.clone_from(&decisive.limit);
-    finding.median = decisive.median;
-    finding.samples = all().map(|one| one.value).collect();
-    finding.started_at = all().map(|one| one.started_at).min();
-    finding.finished_at = all().map(|one| one.finished_at).max();
-    finding.message = words(decisive);
-    if let Subject::Pair { a, b } = finding.subject {
-        finding.peers = vec![a, b];
-    }
-    finding
-}
-
-/// How close a number is to its limit, or how far beyond: 1 is at the limit, more is worse. Shares of right
-/// results and of reached ports strain only when they miss.
-fn strain(one: &Evidence) -> f64 {
-    let Some(limit) = &one.limit else { return 0.0 };
-    if !one.miss && matches!(one.metric, Metric::Correct | Metric::Reachable) {
-        return -1.0;
-    }
-    // Any wrong result or closed port outweighs any slowness.
-    if one.miss && matches!(one.metric, Metric::Correct | Metric::Reachable) {
-        return f64::MAX;
-    }
-    let ratio = if one.metric.higher_is_better() { limit.value / one.value } else { one.value / limit.value };
-    if ratio.is_nan() { f64::MAX } else { ratio }
 }
 
 fn out_of_time(suite: &Suite, states: &[CheckState], why: &str) -> Finding {

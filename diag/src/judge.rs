@@ -47,6 +47,18 @@ impl Look {
     pub fn misses(&self) -> impl Iterator<Item = &Evidence> {
         self.evidence.iter().filter(|one| one.miss)
     }
+
+    /// The same look with the numbers of one rail, and those that belong to no rail.
+    #[must_use]
+    pub fn on_rail(&self, rail: u32) -> Self {
+        let ours = |one: &&Evidence| one.subject.rail().is_none_or(|other| other == rail);
+        let evidence: Vec<Evidence> = self.evidence.iter().filter(ours).cloned().collect();
+        let sight = match &self.sight {
+            trouble @ (Sight::Error(..) | Sight::Lost(..)) => trouble.clone(),
+            Sight::Fine | Sight::Miss => sight_of(&evidence),
+        };
+        Self { evidence, sight, ..self.clone() }
+    }
 }
 
 /// What a look amounts to.
@@ -100,7 +112,9 @@ fn look(result: &RoundResult, group: &[NodeId], evidence: &[Evidence]) -> Look {
         .iter()
         .filter(|one| {
             let nodes = one.subject.nodes();
-            !nodes.is_empty() && nodes.iter().all(|node| members.contains(node))
+            // What all nodes share was measured by the only group of its round.
+            let shared = nodes.is_empty() && result.round.groups.len() == 1;
+            shared || (!nodes.is_empty() && nodes.iter().all(|node| members.contains(node)))
         })
         .cloned()
         .collect();
@@ -136,6 +150,10 @@ fn sight(round: &Round, group: &[NodeId], evidence: &[Evidence]) -> Sight {
     if evidence.iter().any(|one| one.metric == Metric::Flops && one.value == 0.0) {
         return useless(format!("{} finished no product in its window", round.check));
     }
+    sight_of(evidence)
+}
+
+fn sight_of(evidence: &[Evidence]) -> Sight {
     if evidence.iter().any(|one| one.miss) { Sight::Miss } else { Sight::Fine }
 }
 
@@ -166,7 +184,8 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
         .into_iter()
         .map(|((metric, subject), measurement)| {
             let like = peers.get(&metric).map_or(&[][..], Vec::as_slice);
-            let limits = [suite.baselines.limit(result.round.check, metric), rule.limit(metric, like)];
+            let judged_as = judged_as(result.round.check, &subject);
+            let limits = [suite.baselines.limit(judged_as, metric), rule.limit(metric, like)];
             let limit = limits.into_iter().flatten().reduce(|kept, other| stricter(metric, kept, other));
             let miss = limit.as_ref().is_some_and(|limit| worse(metric, measurement.value, limit.value));
             Evidence {
@@ -183,6 +202,17 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
             }
         })
         .collect()
+}
+
+/// A pair that an all-node check measures to find a culprit is held against the limit for pairs.
+fn judged_as(check: CheckName, subject: &Subject) -> CheckName {
+    let pair = matches!(subject, Subject::Pair { .. } | Subject::PairRail { .. });
+    match check {
+        CheckName::AllReduce if pair => CheckName::AllReduce2,
+        CheckName::AllGather if pair => CheckName::AllGather2,
+        CheckName::MultiAllReduce if pair => CheckName::MultiAllReduce2,
+        other => other,
+    }
 }
 
 fn worse(metric: Metric, value: f64, than: f64) -> bool {

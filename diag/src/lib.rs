@@ -12,6 +12,7 @@ pub mod check;
 pub mod conclude;
 pub mod facts;
 pub mod fields;
+pub mod findings;
 pub mod gate;
 pub mod hostlist;
 pub mod job;

@@ -140,6 +140,17 @@ impl Subject {
         }
     }
 
+    /// The rail, where the subject is a rail's.
+    #[must_use]
+    pub fn rail(&self) -> Option<u32> {
+        match *self {
+            Self::Rail { index: rail, .. } | Self::PairRail { rail, .. } | Self::FabricRail { rail } => {
+                Some(rail)
+            }
+            _ => None,
+        }
+    }
+
     /// The kind, as the report spells it.
     #[must_use]
     pub fn kind(&self) -> &'static str {

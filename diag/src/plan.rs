@@ -10,6 +10,9 @@ use crate::localise::{PairState, pairs};
 use crate::measurement::CheckError;
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
 
+/// Most rounds of an all-node check that a node may spoil by its own trouble before the check is given up.
+const MAX_SPOILT_ROUNDS: usize = 4;
+
 /// What is known of one check.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckState {
@@ -29,6 +32,29 @@ pub struct CheckState {
     pub next: Option<Round>,
 }
 
+/// What can be compared: numbers that were measured in the same way, on the same rail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Channel {
+    /// How.
+    pub mode: Mode,
+    /// Which rail, where a check measures each by itself.
+    pub rail: Option<u32>,
+}
+
+impl Channel {
+    /// The looks at pairs of nodes as this channel shows them.
+    #[must_use]
+    pub fn looks(self, looks: &[Look]) -> Vec<Look> {
+        let pairs = looks.iter().filter(|look| look.mode == self.mode && look.group.len() == 2);
+        pairs
+            .map(|look| match self.rail {
+                Some(rail) => look.on_rail(rail),
+                None => look.clone(),
+            })
+            .collect()
+    }
+}
+
 /// What the looks of a check amount to.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Shown {
@@ -39,8 +65,17 @@ pub enum Shown {
         /// Nodes that missed in one of them.
         flaky: BTreeSet<NodeId>,
     },
-    /// A check of pairs, by how they were measured.
-    Pairs(Vec<(Mode, PairState)>),
+    /// A check of pairs.
+    Pairs(Vec<(Channel, PairState)>),
+    /// A check of all nodes at once.
+    All {
+        /// How often all nodes together missed; two misses bring pairs.
+        misses: usize,
+        /// Whether all nodes together were measured at all.
+        measured: bool,
+        /// What the pairs showed that were measured to find a culprit.
+        pairs: Vec<(Channel, PairState)>,
+    },
     /// Nothing was measured, with the reason.
     Skipped(String),
 }
@@ -51,7 +86,9 @@ impl CheckState {
     pub fn failed(&self) -> BTreeSet<NodeId> {
         match &self.shown {
             Shown::Nodes { failed, .. } => failed.clone(),
-            Shown::Pairs(states) => states.iter().flat_map(|(_, state)| state.bad.keys().copied()).collect(),
+            Shown::Pairs(states) | Shown::All { pairs: states, .. } => {
+                states.iter().flat_map(|(_, state)| state.bad.keys().copied()).collect()
+            }
             Shown::Skipped(_) => BTreeSet::new(),
         }
     }
@@ -126,7 +163,10 @@ fn state(suite: &Suite, check: CheckName, nodes: BTreeSet<NodeId>, results: &[Ro
             (Shown::Skipped("one node only: there is no pair to measure".into()), None)
         }
         Scope::Pair => of_pairs(check, &nodes, &able, &looks, rounds),
-        Scope::All => (Shown::Skipped("no measurement over all nodes is built yet".into()), None),
+        Scope::All if nodes.len() < 2 => {
+            (Shown::Skipped("one node only: there is nobody to measure it with".into()), None)
+        }
+        Scope::All => of_all(check, &able, &looks, rounds),
     };
     CheckState { check, nodes, looks, errors, lost, shown, next }
 }
@@ -175,13 +215,13 @@ fn of_pairs(
 ) -> (Shown, Option<Round>) {
     let opening = opening(check, nodes);
     let modes: BTreeSet<Mode> = opening.iter().map(|(mode, _)| *mode).collect();
-    let states: Vec<(Mode, PairState)> = modes
+    let states: Vec<(Channel, PairState)> = modes
         .into_iter()
-        .map(|mode| {
-            let seen: Vec<Look> = looks.iter().filter(|look| look.mode == mode).cloned().collect();
+        .flat_map(|mode| {
             let own = opening.iter().filter(|(other, _)| *other == mode).count();
-            (mode, pairs(able, &seen, own))
+            channels(mode, looks).into_iter().map(move |channel| (channel, own))
         })
+        .map(|(channel, own)| (channel, pairs(able, &channel.looks(looks), own)))
         .collect();
     // A group that lost a member is dropped; its other member meets somebody later.
     let next = opening
@@ -195,11 +235,73 @@ fn of_pairs(
     (Shown::Pairs(states), next)
 }
 
-fn meeting(check: CheckName, states: &[(Mode, PairState)]) -> Option<Round> {
-    states.iter().find_map(|(mode, state)| {
-        let purpose = state.purpose?;
-        round(check, purpose, *mode, state.next.iter().map(|&(a, b)| vec![a, b]).collect())
-    })
+/// All nodes at once; after two misses pairs of the same collective, so that a cause can be named. A round that
+/// a node spoilt is made again without it.
+fn of_all(
+    check: CheckName,
+    able: &BTreeSet<NodeId>,
+    looks: &[Look],
+    rounds: usize,
+) -> (Shown, Option<Round>) {
+    let together: Vec<&Look> = looks.iter().filter(|look| look.purpose != Purpose::Localise).collect();
+    let missed = together.iter().filter(|look| look.sight == Sight::Miss).count();
+    let fine = together.iter().any(|look| look.sight == Sight::Fine);
+    let shown = |pairs| Shown::All { misses: missed, measured: fine || missed > 0, pairs };
+    let everybody = |purpose: Purpose| {
+        let groups = if able.len() < 2 { Vec::new() } else { vec![able.iter().copied().collect()] };
+        round(check, purpose, Mode::Full, groups)
+    };
+    match (missed, fine) {
+        (0, false) if rounds < MAX_SPOILT_ROUNDS => return (shown(Vec::new()), everybody(Purpose::First)),
+        (1, false) if rounds < MAX_SPOILT_ROUNDS => return (shown(Vec::new()), everybody(Purpose::Confirm)),
+        (2.., false) if able.len() > 2 => {}
+        _ => return (shown(Vec::new()), None),
+    }
+    let met: Vec<Look> = looks.iter().filter(|look| look.purpose == Purpose::Localise).cloned().collect();
+    let states: Vec<(Channel, PairState)> = channels(Mode::Full, &met)
+        .into_iter()
+        .map(|channel| (channel, pairs(able, &channel.looks(&met), 1)))
+        .collect();
+    let next = if met.is_empty() {
+        let groups = opening(check, able).into_iter().next().map_or_else(Vec::new, |(_, groups)| groups);
+        round(check, Purpose::Localise, Mode::Full, groups)
+    } else {
+        // Whatever they are for, pairs of an all-node check are there to find a culprit.
+        meeting(check, &states).map(|round| Round { purpose: Purpose::Localise, ..round })
+    };
+    (shown(states), next)
+}
+
+/// The rails that the looks of a mode tell apart, else the mode as a whole.
+fn channels(mode: Mode, looks: &[Look]) -> Vec<Channel> {
+    let rails: BTreeSet<u32> = looks
+        .iter()
+        .filter(|look| look.mode == mode && look.group.len() == 2)
+        .flat_map(|look| look.evidence.iter().filter_map(|one| one.subject.rail()))
+        .collect();
+    if rails.is_empty() {
+        return vec![Channel { mode, rail: None }];
+    }
+    rails.into_iter().map(|rail| Channel { mode, rail: Some(rail) }).collect()
+}
+
+/// The meetings that any channel asks for. One meeting measures all rails, so those of several rails are made at
+/// once where they don't share a node.
+fn meeting(check: CheckName, states: &[(Channel, PairState)]) -> Option<Round> {
+    let (first, purpose) = states.iter().find_map(|(channel, state)| Some((channel, state.purpose?)))?;
+    let mut busy = BTreeSet::new();
+    let mut groups = Vec::new();
+    for (_, state) in states.iter().filter(|(channel, _)| channel.mode == first.mode) {
+        for &(a, b) in &state.next {
+            let free = first.mode == Mode::Reach || (!busy.contains(&a) && !busy.contains(&b));
+            if free && !groups.contains(&vec![a, b]) {
+                busy.extend([a, b]);
+                groups.push(vec![a, b]);
+            }
+        }
+    }
+    groups.sort_unstable();
+    round(check, purpose, first.mode, groups)
 }
 
 /// The rounds that a pair check makes whatever they show.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::action::{Decision, JobAction, subject_name};
+use crate::action::{Decision, JobAction};
 use crate::check::Phase;
 use crate::facts::{Engine, Roster};
 use crate::verdict::{Finding, Outcome, Status, Verdict};
@@ -172,7 +172,7 @@ fn item(roster: &Roster, finding: &Finding) -> Item {
         subject: ItemSubject {
             kind: finding.subject.kind().into(),
             node: nodes.first().map_or_else(String::new, |node| roster.name(*node).to_owned()),
-            name: subject_name(roster, &finding.subject),
+            name: wording::subject(roster, &finding.subject),
         },
         peers: finding.peers.iter().map(|node| roster.name(*node).to_owned()).collect(),
         status: finding.status,

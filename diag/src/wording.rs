@@ -1,8 +1,9 @@
 //! What findings say to a person: one line each, values with their units, and what to do next.
 
 use crate::check::CheckName;
+use crate::facts::Roster;
 use crate::judge::Evidence;
-use crate::measurement::Metric;
+use crate::measurement::{Metric, Subject};
 use crate::verdict::{Finding, Outcome, Status};
 
 /// A number with four significant digits at most, without trailing zeros.
@@ -44,6 +45,25 @@ pub fn kind(metric: Metric) -> &'static str {
         Metric::LaunchTail => "launch p99",
         Metric::Retransmits => "of segments resent",
         Metric::Flops | Metric::Busbw | Metric::Correct | Metric::Reachable => "",
+    }
+}
+
+/// A subject's name for a person: `n3`, `n3/gpu5`, `n1-n3`, `n1->n3`.
+#[must_use]
+pub fn subject(roster: &Roster, subject: &Subject) -> String {
+    match subject {
+        Subject::Node { node } => roster.name(*node).to_owned(),
+        Subject::Gpu { node, index } => format!("{}/gpu{index}", roster.name(*node)),
+        Subject::Nic { node, name } => format!("{}/{name}", roster.name(*node)),
+        Subject::Rail { node, index } => format!("{}/rail{index}", roster.name(*node)),
+        Subject::Pair { a, b } | Subject::Link { a, b } => format!("{}-{}", roster.name(*a), roster.name(*b)),
+        Subject::PairRail { a, b, rail } => {
+            format!("{}-{}/rail{rail}", roster.name(*a), roster.name(*b))
+        }
+        Subject::Path { from, to } => format!("{}->{}", roster.name(*from), roster.name(*to)),
+        Subject::Fabric => "fabric".into(),
+        Subject::FabricRail { rail } => format!("fabric/rail{rail}"),
+        Subject::Run => "run".into(),
     }
 }
 
@@ -128,6 +148,23 @@ pub fn fine(name: &str, check: CheckName, one: &Evidence, again: bool) -> String
 pub fn pair_fine((a, b): (&str, &str), check: CheckName, one: &Evidence, again: bool) -> String {
     let note = if again { "; missed once, fine when measured again" } else { "" };
     format!("{a} - {b}: {check} {}{note}", against(one))
+}
+
+/// All nodes together are fine.
+#[must_use]
+pub fn all_fine(nodes: usize, check: CheckName, one: &Evidence, again: bool) -> String {
+    let note = if again { "; missed once, fine when measured again" } else { "" };
+    format!("{nodes} nodes together: {check} {}{note}", against(one))
+}
+
+/// All nodes together miss, and every pair is fine.
+#[must_use]
+pub fn fabric_failed(nodes: usize, check: CheckName, one: &Evidence) -> String {
+    format!(
+        "{nodes} nodes together: {check} {}; measured twice, and every pair is fine: look at what all nodes share \
+         (switches, uplinks, congestion, routing)",
+        against(one)
+    )
 }
 
 /// The outcome in a sentence: the most important finding first.

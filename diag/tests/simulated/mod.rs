@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use diag::baseline::Baselines;
-use diag::check::CheckName;
+use diag::check::{CheckName, Scope};
 use diag::conclude::{Caps, verdict};
 use diag::facts::{Engine, Joined, NodeFacts, NodeId, Roster, RosterEntry};
 use diag::judge::Suite;
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use diag::plan;
-use diag::round::{Mode, NodeOutcome, Round, RoundResult, Step};
+use diag::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
 use diag::verdict::Verdict;
 use jiff::Timestamp;
 
@@ -32,6 +32,10 @@ pub struct Job {
     pub slow_links: BTreeSet<(NodeId, NodeId)>,
     /// Ways on which no connection comes up.
     pub blocked: BTreeSet<(NodeId, NodeId)>,
+    /// Rails of nodes that are slow.
+    pub slow_rails: BTreeSet<(NodeId, u32)>,
+    /// Whether traffic of all nodes at once is slow, whatever the nodes are.
+    pub slow_fabric: bool,
     /// Nodes that lose packets.
     pub lossy: BTreeSet<NodeId>,
     /// Nodes that are lost at the first round of a check.
@@ -119,6 +123,9 @@ impl Job {
         let mut numbers = Vec::new();
         for group in round.groups_of(node) {
             match *group {
+                _ if round.check.spec().scope == Scope::All && round.purpose != Purpose::Localise => {
+                    numbers.extend(self.together(group, round.check, first));
+                }
                 [one] => numbers.extend(self.alone(one, round.check, first)),
                 [a, b] => numbers.extend(self.pair(node, (a, b), round, first)),
                 _ => unreachable!("groups of one or two"),
@@ -128,8 +135,17 @@ impl Job {
     }
 
     fn alone(&self, node: NodeId, check: CheckName, first: bool) -> Vec<Measurement> {
+        if check == CheckName::KernelLaunch {
+            let slow = self.slow_processor.contains(&node);
+            return vec![number(
+                check,
+                Metric::Launch,
+                Subject::Node { node },
+                if slow { 50_000.0 } else { 60.0 },
+            )];
+        }
         let (metric, healthy) = match check {
-            CheckName::GemmFlops => (Metric::Flops, 0.04),
+            CheckName::GemmFlops | CheckName::CompCommOverlap => (Metric::Flops, 0.04),
             _ => (Metric::Busbw, 1.0),
         };
         let slow = self.slow_processor.contains(&node) || (first && self.once.contains(&node));
@@ -139,6 +155,31 @@ impl Job {
         let right = if self.wrong.contains(&node) { 0.5 } else { 1.0 };
         let subject = Subject::Node { node };
         vec![number(check, metric, subject.clone(), value), number(check, Metric::Correct, subject, right)]
+    }
+
+    /// All nodes at once are as slow as the slowest of them.
+    fn together(&self, group: &[NodeId], check: CheckName, first: bool) -> Vec<Measurement> {
+        let slow = self.slow_fabric
+            || group
+                .iter()
+                .any(|node| self.slow_network.contains(node) || (first && self.once.contains(node)))
+            || group.windows(2).any(|pair| self.slow_links.contains(&(pair[0], pair[1])));
+        let on_rail = |rail: u32| group.iter().any(|node| self.slow_rails.contains(&(*node, rail)));
+        let subjects = if rails(check) {
+            (0..2).map(|rail| (Subject::FabricRail { rail }, slow || on_rail(rail))).collect()
+        } else {
+            vec![(Subject::Fabric, slow)]
+        };
+        subjects
+            .into_iter()
+            .flat_map(|(subject, slow)| {
+                let value = if slow { 0.001 } else { 0.3 };
+                [
+                    number(check, Metric::Busbw, subject.clone(), value),
+                    number(check, Metric::Correct, subject, 1.0),
+                ]
+            })
+            .collect()
     }
 
     fn pair(&self, me: NodeId, (a, b): (NodeId, NodeId), round: &Round, first: bool) -> Vec<Measurement> {
@@ -169,13 +210,31 @@ impl Job {
             }
             return numbers;
         }
-        let value = if slow { 0.002 } else { 1.0 + f64::from((a + b) % 5) / 50.0 };
+        let healthy = 1.0 + f64::from((a + b) % 5) / 50.0;
+        let value = if slow { 0.002 } else { healthy };
+        if rails(check) {
+            return (0..2)
+                .flat_map(|rail| {
+                    let bad = slow || [a, b].iter().any(|node| self.slow_rails.contains(&(*node, rail)));
+                    let subject = Subject::PairRail { a, b, rail };
+                    let value = if bad { 0.002 } else { healthy };
+                    [
+                        number(check, Metric::Busbw, subject.clone(), value),
+                        number(check, Metric::Correct, subject, 1.0),
+                    ]
+                })
+                .collect();
+        }
         let subject = Subject::Pair { a, b };
         vec![
             number(check, Metric::Busbw, subject.clone(), value),
             number(check, Metric::Correct, subject, 1.0),
         ]
     }
+}
+
+fn rails(check: CheckName) -> bool {
+    matches!(check, CheckName::MultiAllReduce2 | CheckName::MultiAllReduce)
 }
 
 pub fn suite(checks: &[CheckName]) -> Suite {

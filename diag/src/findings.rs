@@ -1,0 +1,326 @@
+//! From what is known of one check to its findings: who is fine, who is at fault and what shows it, who could not be
+//! measured.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::check::{CheckName, Phase};
+use crate::facts::{NodeId, Roster};
+use crate::judge::{Evidence, Look, Sight};
+use crate::localise::PairState;
+use crate::measurement::{ErrorKind, Metric, Subject};
+use crate::plan::{Channel, CheckState, Shown};
+use crate::round::Purpose;
+use crate::verdict::{FaultClass, Finding, Status};
+use crate::wording;
+
+/// A finding without a number.
+#[must_use]
+pub fn blank(check: Option<CheckName>, status: Status, subject: Subject, message: String) -> Finding {
+    Finding {
+        check,
+        phase: check.map_or(Phase::CheckInit, |check| check.spec().phase),
+        status,
+        class: None,
+        subject,
+        peers: Vec::new(),
+        metric: None,
+        value: None,
+        limit: None,
+        median: None,
+        samples: Vec::new(),
+        message,
+        started_at: None,
+        finished_at: None,
+    }
+}
+
+/// The findings of one check; `failed_before` says which check a node failed that sits this one out.
+#[must_use]
+pub fn of_check(
+    roster: &Roster,
+    state: &CheckState,
+    failed_before: &BTreeMap<NodeId, CheckName>,
+) -> Vec<Finding> {
+    let check = Some(state.check);
+    if let Shown::Skipped(why) = &state.shown {
+        return vec![blank(check, Status::Skip, Subject::Run, why.clone())];
+    }
+    let mut findings = Vec::new();
+    for (node, cause) in failed_before.iter().filter(|(node, _)| !state.nodes.contains(node)) {
+        let message = format!("{} sat out: it failed {cause}", roster.name(*node));
+        findings.push(blank(check, Status::Skip, Subject::Node { node: *node }, message));
+    }
+    for (node, because) in &state.lost {
+        let message = format!(
+            "{} was lost during {}: {because}; its health is not known",
+            roster.name(*node),
+            state.check
+        );
+        findings.push(blank(check, Status::Error, Subject::Node { node: *node }, message));
+    }
+    for (node, error) in &state.errors {
+        let message = format!("{}: {}", roster.name(*node), error.message);
+        findings.push(if error.kind == ErrorKind::Timeout {
+            let class = Some(FaultClass::Timeout);
+            Finding { class, ..blank(check, Status::Fail, Subject::Run, message) }
+        } else {
+            blank(check, Status::Error, Subject::Node { node: *node }, message)
+        });
+    }
+    match &state.shown {
+        Shown::Nodes { failed, flaky } => findings.extend(of_nodes(roster, state, failed, flaky)),
+        Shown::Pairs(channels) => findings.extend(of_channels(roster, state, channels)),
+        Shown::All { misses, measured, pairs } => {
+            let culprits = of_channels(roster, state, pairs);
+            findings.extend(of_all(roster, state, *misses, *measured, &culprits));
+            findings.extend(culprits);
+        }
+        Shown::Skipped(_) => {}
+    }
+    findings
+}
+
+fn of_nodes(
+    roster: &Roster,
+    state: &CheckState,
+    failed: &BTreeSet<NodeId>,
+    flaky: &BTreeSet<NodeId>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for &node in &state.nodes {
+        let looks: Vec<&Look> = state.looks.iter().filter(|look| look.group == [node]).collect();
+        let measured = looks.iter().any(|look| matches!(look.sight, Sight::Fine | Sight::Miss));
+        if !measured || state.errors.contains_key(&node) || state.lost.contains_key(&node) {
+            continue;
+        }
+        let subject = Subject::Node { node };
+        let name = roster.name(node);
+        findings.push(if failed.contains(&node) {
+            let words = |one: &Evidence| wording::node_failed(name, state.check, one);
+            from_looks(state.check, Status::Fail, Some(FaultClass::Part), subject, &looks, words)
+        } else if flaky.contains(&node) && state.next.is_some() {
+            let words = |one: &Evidence| wording::not_confirmed(name, state.check, one);
+            from_looks(state.check, Status::Error, None, subject, &looks, words)
+        } else {
+            let again = flaky.contains(&node);
+            let words = |one: &Evidence| wording::fine(name, state.check, one, again);
+            from_looks(state.check, Status::Pass, None, subject, &looks, words)
+        });
+    }
+    findings
+}
+
+/// What pairs showed, channel by channel.
+fn of_channels(roster: &Roster, state: &CheckState, channels: &[(Channel, PairState)]) -> Vec<Finding> {
+    // A node that is at fault by one way of measuring explains what the other ways show of its pairs; one that is
+    // at fault on each of its rails is at fault as a whole.
+    let failed = state.failed();
+    let rails = channels.iter().filter(|(channel, _)| channel.rail.is_some()).count();
+    let on_every_rail =
+        |node: &NodeId| rails > 1 && channels.iter().all(|(_, pairs)| pairs.bad.contains_key(node));
+    let mut named: BTreeSet<NodeId> = BTreeSet::new();
+    let mut findings = Vec::new();
+    for (channel, pairs) in channels {
+        let looks = channel.looks(&state.looks);
+        for (&node, partners) in &pairs.bad {
+            let whole = on_every_rail(&node);
+            if whole && !named.insert(node) {
+                continue;
+            }
+            let subject = match channel.rail {
+                Some(index) if !whole => Subject::Rail { node, index },
+                _ => Subject::Node { node },
+            };
+            findings.push(bad_node(roster, state.check, subject, node, partners, &looks));
+        }
+        findings.extend(of_pairs(roster, state, *channel, &looks, pairs, &failed));
+    }
+    findings
+}
+
+fn bad_node(
+    roster: &Roster,
+    check: CheckName,
+    subject: Subject,
+    node: NodeId,
+    partners: &[NodeId],
+    looks: &[Look],
+) -> Finding {
+    let missed: Vec<&Look> =
+        looks.iter().filter(|look| look.group.contains(&node) && look.sight == Sight::Miss).collect();
+    let names: Vec<&str> = partners.iter().map(|other| roster.name(*other)).collect();
+    let name = wording::subject(roster, &subject);
+    let class = class_of(&missed, FaultClass::Part);
+    let words = |one: &Evidence| wording::node_failed_with(&name, check, one, &names);
+    let mut finding = from_looks(check, Status::Fail, Some(class), subject, &missed, words);
+    finding.peers = partners.to_vec();
+    finding
+}
+
+fn of_pairs(
+    roster: &Roster,
+    state: &CheckState,
+    channel: Channel,
+    looks: &[Look],
+    pairs: &PairState,
+    failed: &BTreeSet<NodeId>,
+) -> Vec<Finding> {
+    let check = state.check;
+    let mut findings = Vec::new();
+    let groups: BTreeSet<&[NodeId]> = looks.iter().map(|look| look.group.as_slice()).collect();
+    for group in groups {
+        let &[a, b] = group else { continue };
+        let looks: Vec<&Look> = looks.iter().filter(|look| look.group == group).collect();
+        let missed = looks.iter().any(|look| look.sight == Sight::Miss);
+        let fine = looks.iter().any(|look| look.sight == Sight::Fine);
+        let names = (roster.name(a), roster.name(b));
+        let explained = failed.contains(&a) || failed.contains(&b);
+        if pairs.links.contains(&(a, b)) && !explained {
+            let class = class_of(&looks, FaultClass::Link);
+            let words = |one: &Evidence| wording::link_failed(names, check, one);
+            let subject = Subject::Link { a, b };
+            findings.push(from_looks(check, Status::Fail, Some(class), subject, &looks, words));
+        } else if missed && !fine && !explained {
+            findings.push(undecided(state, pairs, (a, b), names, &looks));
+        } else if fine {
+            let words = |one: &Evidence| wording::pair_fine(names, check, one, missed);
+            let subject = match channel.rail {
+                Some(rail) => Subject::PairRail { a, b, rail },
+                None => Subject::Pair { a, b },
+            };
+            findings.push(from_looks(check, Status::Pass, None, subject, &looks, words));
+        }
+    }
+    findings
+}
+
+/// What all nodes together showed. A miss that a culprit among the pairs explains is not a fault of its own; one
+/// that nothing explains is the fabric's, and drains nobody.
+fn of_all(
+    roster: &Roster,
+    state: &CheckState,
+    misses: usize,
+    measured: bool,
+    culprits: &[Finding],
+) -> Vec<Finding> {
+    let check = state.check;
+    let together = state.looks.iter().filter(|look| look.purpose != Purpose::Localise);
+    let rails: BTreeSet<u32> =
+        together.clone().flat_map(|look| look.evidence.iter().filter_map(|one| one.subject.rail())).collect();
+    let mut channels: Vec<Option<u32>> = rails.into_iter().map(Some).collect();
+    if channels.is_empty() {
+        channels.push(None);
+    }
+    if !measured {
+        return Vec::new();
+    }
+    let explained = culprits.iter().any(|one| matches!(one.status, Status::Fail | Status::Suspect));
+    let mut findings = Vec::new();
+    for rail in channels {
+        let looks: Vec<Look> = together
+            .clone()
+            .map(|look| rail.map_or_else(|| look.clone(), |rail| look.on_rail(rail)))
+            .collect();
+        let looks: Vec<&Look> = looks.iter().collect();
+        let subject = rail.map_or(Subject::Fabric, |rail| Subject::FabricRail { rail });
+        let bad = looks.iter().filter(|look| look.sight == Sight::Miss).count();
+        let size = state.nodes.len();
+        findings.push(if bad == 0 || (misses == 1 && state.next.is_none()) {
+            let words = |one: &Evidence| wording::all_fine(size, check, one, bad > 0);
+            from_looks(check, Status::Pass, None, subject, &looks, words)
+        } else if explained {
+            continue;
+        } else if state.next.is_some() {
+            let words = |one: &Evidence| wording::not_confirmed("all nodes together", check, one);
+            from_looks(check, Status::Error, None, subject, &looks, words)
+        } else if let (2, [a, b]) = (size, state.nodes.iter().copied().collect::<Vec<_>>().as_slice()) {
+            let names = (roster.name(*a), roster.name(*b));
+            let words = |one: &Evidence| wording::suspect(names, check, one);
+            from_looks(check, Status::Suspect, None, Subject::Pair { a: *a, b: *b }, &looks, words)
+        } else {
+            let words = |one: &Evidence| wording::fabric_failed(size, check, one);
+            from_looks(check, Status::Fail, Some(FaultClass::Fabric), subject, &looks, words)
+        });
+    }
+    findings
+}
+
+/// A pair that missed and that nothing explains: a path that is known to be blocked, two suspects, or a pair that
+/// there was no time to look at again.
+fn undecided(
+    state: &CheckState,
+    pairs: &PairState,
+    (a, b): (NodeId, NodeId),
+    names: (&str, &str),
+    looks: &[&Look],
+) -> Finding {
+    let check = state.check;
+    let blocked = class_of(looks, FaultClass::Part) == FaultClass::Config;
+    if blocked && looks.len() > 1 {
+        let words = |one: &Evidence| wording::path_blocked(check, one);
+        let subject = Subject::Link { a, b };
+        return from_looks(check, Status::Fail, Some(FaultClass::Config), subject, looks, words);
+    }
+    if state.next.is_some() && !pairs.suspects.is_empty() && looks.len() < 2 {
+        let name = format!("{} and {}", names.0, names.1);
+        let words = |one: &Evidence| wording::not_confirmed(&name, check, one);
+        return from_looks(check, Status::Error, None, Subject::Pair { a, b }, looks, words);
+    }
+    let words = |one: &Evidence| wording::suspect(names, check, one);
+    from_looks(check, Status::Suspect, None, Subject::Pair { a, b }, looks, words)
+}
+
+/// `Config` where every miss is a port that could not be reached, else `other`.
+fn class_of(looks: &[&Look], other: FaultClass) -> FaultClass {
+    let mut misses = looks.iter().flat_map(|look| look.misses()).peekable();
+    let blocked = misses.peek().is_some() && misses.all(|one| one.metric == Metric::Reachable);
+    if blocked { FaultClass::Config } else { other }
+}
+
+/// A finding around the number that decides: the worst miss for a fault, else the number nearest to its limit.
+fn from_looks(
+    check: CheckName,
+    status: Status,
+    class: Option<FaultClass>,
+    subject: Subject,
+    looks: &[&Look],
+    words: impl Fn(&Evidence) -> String,
+) -> Finding {
+    let mut finding = Finding { class, ..blank(Some(check), status, subject, String::new()) };
+    // A pass is shown by a look that was fine, a fault by one that was not.
+    let wanted = if status == Status::Pass { Sight::Fine } else { Sight::Miss };
+    let shown = looks.iter().filter(|look| look.sight == wanted).flat_map(|look| &look.evidence);
+    let Some(decisive) = shown.max_by(|one, other| strain(one).total_cmp(&strain(other))) else {
+        finding.message = format!("{check}: no number to show");
+        return finding;
+    };
+    let same = |one: &&Evidence| one.metric == decisive.metric;
+    let all = || looks.iter().flat_map(|look| &look.evidence).filter(same);
+    finding.metric = Some(decisive.metric);
+    finding.value = Some(decisive.value);
+    finding.limit.clone_from(&decisive.limit);
+    finding.median = decisive.median;
+    finding.samples = all().map(|one| one.value).collect();
+    finding.started_at = all().map(|one| one.started_at).min();
+    finding.finished_at = all().map(|one| one.finished_at).max();
+    finding.message = words(decisive);
+    if let Subject::Pair { a, b } = finding.subject {
+        finding.peers = vec![a, b];
+    }
+    finding
+}
+
+/// How close a number is to its limit, or how far beyond: 1 is at the limit, more is worse. Shares of right
+/// results and of reached ports strain only when they miss.
+fn strain(one: &Evidence) -> f64 {
+    let Some(limit) = &one.limit else { return 0.0 };
+    if !one.miss && matches!(one.metric, Metric::Correct | Metric::Reachable) {
+        return -1.0;
+    }
+    // Any wrong result or closed port outweighs any slowness.
+    if one.miss && matches!(one.metric, Metric::Correct | Metric::Reachable) {
+        return f64::MAX;
+    }
+    let ratio = if one.metric.higher_is_better() { limit.value / one.value } else { one.value / limit.value };
+    if ratio.is_nan() { f64::MAX } else { ratio }
+}
