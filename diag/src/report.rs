@@ -196,13 +196,18 @@ const MAX_LINES: usize = 8;
 #[must_use]
 pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
     let seconds = report.finished_at.duration_since(report.started_at).as_secs_f64();
+    let mut troubles: Vec<&Item> = report.items.iter().filter(|item| item.status > Status::Skip).collect();
+    // The summary of a fault is the message of one of them: it is not said twice.
+    let said = |item: &&Item| report.summary.starts_with(wording::headline(&item.message));
+    if let Some(first) = troubles.iter().position(said) {
+        troubles.remove(first);
+    }
     let mut lines = vec![format!(
         "{} after {seconds:.1} s (counted against the job's time): {}",
         report.outcome, report.summary
     )];
-    let troubles: Vec<&Item> = report.items.iter().filter(|item| item.status > Status::Skip).collect();
     for item in troubles.iter().take(MAX_LINES) {
-        lines.push(format!("{} {}", item.status, item.message));
+        lines.push(format!("{} {}", item.status, wording::headline(&item.message)));
     }
     if troubles.len() > MAX_LINES {
         lines.push(format!("{} more in the report", troubles.len() - MAX_LINES));

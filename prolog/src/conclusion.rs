@@ -24,6 +24,11 @@ use crate::publish;
 use crate::suite::Ended;
 use crate::watch::Stop;
 
+/// srun, when its job is cancelled before it starts, says that nodes are not ready and something is wrong with their
+/// boot. That would send a user looking in the wrong place.
+const CANCELLED: &str =
+    "aimaster: it is cancelled now; what Slurm says of nodes that are not ready means only that";
+
 /// A run whose measuring is over.
 pub struct Run<'r> {
     /// What was to be done.
@@ -139,7 +144,10 @@ fn steps(decision: &Decision, nice: Option<i32>, interactive: bool, lines: &[Str
     let mut steps: Vec<Step> =
         drains.map(|drain| Step::Drain { node: drain.node.clone(), reason: drain.reason.clone() }).collect();
     if interactive {
-        let named: Vec<String> = lines.iter().map(|line| format!("aimaster: {line}")).collect();
+        let mut named: Vec<String> = lines.iter().map(|line| format!("aimaster: {line}")).collect();
+        if matches!(decision.job, JobAction::End { .. }) {
+            named.push(CANCELLED.into());
+        }
         steps.push(Step::Notify { text: named.join("\n") });
     }
     if let JobAction::Requeue { exclude } = &decision.job {
