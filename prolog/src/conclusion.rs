@@ -2,6 +2,7 @@
 //! that no task starts before the action is done.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cluster::session::{Session, SessionError};
 use cluster::slurm::apply::{Applied, Step, ThisRun, apply};
@@ -13,9 +14,9 @@ use diag::job::JobView;
 use diag::policy::{ControllerLost, Undecided};
 use diag::report::{Report, RunId, user_lines};
 use diag::round::RoundResult;
-use diag::verdict::Verdict;
+use diag::verdict::{Outcome, Verdict};
 use jiff::Timestamp;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::assignment::Assignment;
 use crate::events::Events;
@@ -28,6 +29,15 @@ use crate::watch::Stop;
 /// boot. That would send a user looking in the wrong place.
 const CANCELLED: &str =
     "aimaster: it is cancelled now; what Slurm says of nodes that are not ready means only that";
+
+/// After the request's deadline: judging, acting and telling everybody. The plugin adds its own grace.
+pub const CONCLUSION: Duration = Duration::from_secs(4);
+
+/// How much of it may be spent on acting; the rest is for telling the other nodes.
+const ACTING: Duration = Duration::from_secs(2);
+
+/// Rest before the controller is asked again about the job.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// A run whose measuring is over.
 pub struct Run<'r> {
@@ -64,7 +74,7 @@ pub async fn lead(
     run: Run<'_>,
     session: &mut Session,
     progress: Option<Progress>,
-    last_word: Instant,
+    deadline: Instant,
 ) -> Gate {
     let view = match progress {
         Some(progress) => progress.finish().await,
@@ -73,8 +83,9 @@ pub async fn lead(
     let gate = match &run.ended {
         Ended::Stopped(stop @ (Stop::JobGone(_) | Stop::ParentGone)) => given_up(&run, stop),
         Ended::Session(error) => without_verdict(&run, error),
-        Ended::Finished | Ended::Stopped(Stop::Deadline) => act(&run, session, view, last_word).await,
+        Ended::Finished | Ended::Stopped(Stop::Deadline) => act(&run, session, view, deadline).await,
     };
+    let last_word = deadline.min(Instant::now()) + CONCLUSION;
     if let Err(error) = session.conclude(Some(&gate), last_word).await {
         run.events.log(&format!("not every node heard the verdict: {error}"));
     }
@@ -92,15 +103,40 @@ pub async fn follow(run: Run<'_>, session: &mut Session, last_word: Instant) -> 
     }
 }
 
-async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>, last_word: Instant) -> Gate {
+/// Whether something is done that only the controller can do, and that is worth waiting for it. Words to the user
+/// and to the admin are not: a job that starts is not held up for them.
+fn needs_controller(decision: &Decision) -> bool {
+    let job = matches!(decision.job, JobAction::Requeue { .. } | JobAction::End { cancel: true });
+    job || !decision.drains.is_empty()
+}
+
+/// The job, for the decision; asked for again while the controller is not reached.
+async fn ask_for_job(run: &Run<'_>, until: Instant) -> Option<JobView> {
+    loop {
+        match run.scontrol.show_job(run.assignment.job.job_id, until).await {
+            Ok(view) => return Some(view),
+            Err(error) if error.is_unreachable() && Instant::now() + RETRY_PAUSE < until => {
+                sleep(RETRY_PAUSE).await;
+            }
+            Err(error) => {
+                run.events.log(&format!("the job is not known: {error}"));
+                return None;
+            }
+        }
+    }
+}
+
+async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>, deadline: Instant) -> Gate {
     let assignment = run.assignment;
     let job = &assignment.job;
     let stopped = matches!(run.ended, Ended::Stopped(Stop::Deadline))
         .then(|| format!("the time of {} s ran out", assignment.asked.timeout_s));
     let verdict = verdict(assignment, session, &run.results, stopped.as_deref());
+    let (patient, brief) = (deadline + ACTING, deadline.min(Instant::now()) + ACTING);
+    let passed = matches!(verdict.outcome, Outcome::Pass | Outcome::Skip);
     let view = match view {
         Some(view) => Some(view),
-        None => run.scontrol.show_job(job.job_id, last_word).await.ok(),
+        None => ask_for_job(run, if passed { brief } else { patient }).await,
     };
     let decision = action::decide(Case {
         fail_action: assignment.asked.fail_action,
@@ -128,13 +164,19 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>, last_word:
     report.drained = decision.drains.iter().map(|drain| drain.node.clone()).collect();
     let steps =
         steps(&decision, assignment.policy.actions.requeue_nice, interactive, &user_lines(&report, &place));
-    let applied = apply(run.scontrol, &this_run, &steps, last_word).await;
+    let until = if needs_controller(&decision) { patient } else { brief };
+    let applied = apply(run.scontrol, &this_run, &steps, until).await;
     note(&mut report, &applied);
+    let start = starts(run, &decision, &applied);
+    if matches!(decision.job, JobAction::Requeue { .. }) && !requeued(&applied) {
+        report.action = if start { "start" } else { "end" }.into();
+    }
     if let Err(error) = publish::report(&assignment.policy.paths.report_dir, &report, job.gid) {
         run.events.log(&format!("the report can't be written under {path}: {error}"));
     }
     run.events.finished(&report);
-    gate_for(run, &decision, &applied, user_lines(&report, &place))
+    let lines = user_lines(&report, &place);
+    if start { Gate::open(lines) } else { Gate::closed(lines) }
 }
 
 /// Drains first, then the job: told, requeued or cancelled, and last our part of its comment. A job that passed
@@ -184,16 +226,21 @@ fn name(step: &Step) -> String {
     }
 }
 
-fn gate_for(run: &Run<'_>, decision: &Decision, applied: &Applied, lines: Vec<String>) -> Gate {
-    let start = match decision.job {
+fn requeued(applied: &Applied) -> bool {
+    applied.outcomes.iter().any(|one| matches!(one.step, Step::Requeue { .. }) && one.result.is_ok())
+}
+
+/// Whether the job's tasks may start on these nodes.
+fn starts(run: &Run<'_>, decision: &Decision, applied: &Applied) -> bool {
+    match decision.job {
         JobAction::Start => true,
         JobAction::End { .. } => false,
         JobAction::Requeue { .. } => {
-            applied.controller_lost
+            !requeued(applied)
+                && applied.controller_lost
                 && run.assignment.policy.actions.on_controller_lost == ControllerLost::Start
         }
-    };
-    if start { Gate::open(lines) } else { Gate::closed(lines) }
+    }
 }
 
 /// The job is gone, or slurmd is: nothing is left to act on.

@@ -17,7 +17,7 @@ use diag::policy::Undecided;
 use diag::report::{phase_line, printable};
 use jiff::Timestamp;
 use prolog::assignment::{self, Assignment, REQUEST_VARIABLE};
-use prolog::conclusion::{self, Run};
+use prolog::conclusion::{self, CONCLUSION, Run};
 use prolog::events::Events;
 use prolog::meeting;
 use prolog::progress::Progress;
@@ -28,9 +28,6 @@ use tokio::time::Instant;
 
 /// Policy file where the command line names none.
 const POLICY_FILE: &str = "/etc/aimaster/aimaster.toml";
-
-/// After the request's deadline: judging, acting and telling everybody. The plugin adds its own grace.
-const CONCLUSION: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
     let begun = (Instant::now(), Timestamp::now());
@@ -117,10 +114,9 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
     };
     watching.abort();
     let run = Run { assignment, scontrol: &scontrol, events: &events, begun: begun.1, results, ended };
-    let last_word = deadline.min(Instant::now()) + CONCLUSION;
     let concluded = async {
         if session.is_leader() {
-            conclusion::lead(run, &mut session, progress, last_word).await
+            conclusion::lead(run, &mut session, progress, deadline).await
         } else {
             conclusion::follow(run, &mut session, deadline + CONCLUSION).await
         }
