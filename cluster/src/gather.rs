@@ -197,7 +197,8 @@ impl Session {
     }
 
     /// Whether this node is the deputy of the current leader, and not lost itself.
-    pub(crate) fn may_take_over(&self) -> bool {
+    #[must_use]
+    pub fn may_take_over(&self) -> bool {
         self.leader == 0 && self.id.me == 1 && !self.lost.contains_key(&1)
     }
 

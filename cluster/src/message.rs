@@ -26,6 +26,8 @@ pub(crate) enum Message {
     Leads { node: NodeId },
     /// The leader's roster.
     Roster(WireRoster),
+    /// Leader or deputy, before any roster: there will be no meeting, and why.
+    Dismissed { because: String },
     /// A node follows the sender of the roster.
     Accepted,
     /// A node follows somebody else already.

@@ -91,6 +91,12 @@ pub enum MeetError {
         /// What is known of it.
         deputy_why: String,
     },
+    /// The meeting was called off, here or by the node that would have led it.
+    #[error("there is no meeting: {because}")]
+    Dismissed {
+        /// Why, in words.
+        because: String,
+    },
     /// Too few nodes to lead, and no word from the deputy.
     #[error(
         "only {joined} of {nodes} nodes joined within the window and the deputy could not be asked: this node does not lead"
@@ -116,6 +122,19 @@ pub enum MeetError {
 /// # Errors
 /// There was no meeting that this node is part of; see [`MeetError`].
 pub async fn meet(config: MeetConfig, facts: NodeFacts) -> Result<Session, MeetError> {
+    meet_unless(config, facts, std::future::pending()).await
+}
+
+/// Meets the other nodes of the job, unless `stop` completes first, with the reason: then leader and deputy send
+/// the nodes home that have joined them, which need not wait for the end of their windows.
+///
+/// # Errors
+/// There was no meeting that this node is part of; see [`MeetError`].
+pub async fn meet_unless(
+    config: MeetConfig,
+    facts: NodeFacts,
+    stop: impl Future<Output = String>,
+) -> Result<Session, MeetError> {
     let MeetConfig { job, nodes, me, addresses, ports, join_window, auth, log } = config;
     if nodes.is_empty() || nodes.len() > MAX_NODES {
         return Err(MeetError::Config("the job has no nodes, or more than 65536"));
@@ -179,7 +198,7 @@ pub async fn meet(config: MeetConfig, facts: NodeFacts) -> Result<Session, MeetE
         id,
         mesh,
     };
-    meeting.run().await
+    meeting.run(stop).await
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,12 +237,23 @@ enum Turn {
 }
 
 impl Meeting {
-    async fn run(mut self) -> Result<Session, MeetError> {
+    async fn run(mut self, stop: impl Future<Output = String>) -> Result<Session, MeetError> {
+        let mut stop = std::pin::pin!(stop);
         loop {
             if self.id.me == 0 && self.stage == Stage::Gathering && self.present() == self.id.nodes.len() {
                 return self.lead(true).await;
             }
-            let turn = match self.mesh.next(self.due()).await {
+            let due = self.due();
+            let next = tokio::select! {
+                next = self.mesh.next(due) => next,
+                because = &mut stop => return Err(self.dismiss(because).await),
+            };
+            let turn = match next {
+                Some(Incoming::Message { from, message: Message::Dismissed { because }, .. })
+                    if from <= 1 =>
+                {
+                    return Err(MeetError::Dismissed { because });
+                }
                 Some(Incoming::Linked(established)) => {
                     self.link(*established);
                     Turn::Wait
@@ -238,6 +268,16 @@ impl Meeting {
                 Turn::Follow(roster) => return self.follow(roster),
             }
         }
+    }
+
+    /// Sends home whoever is here.
+    async fn dismiss(mut self, because: String) -> MeetError {
+        let message = Message::Dismissed { because: because.clone() };
+        for node in self.joined.keys() {
+            self.mesh.send(*node, &message, &[]);
+        }
+        self.mesh.goodbye(Instant::now() + LINK_ANSWER).await;
+        MeetError::Dismissed { because }
     }
 
     /// Nodes here, this one included.

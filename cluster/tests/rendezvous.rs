@@ -1,112 +1,23 @@
-//! The meeting and the session over real sockets on loopback, with the key file's handshake. Real munged and
+//! The meeting and the exchanges over real sockets on loopback, with the key file's handshake. Real munged and
 //! real nodes are elsewhere.
 #![allow(clippy::unwrap_used)] // the helpers of tests fail like tests
 
+mod job;
+
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::auth::{Authenticator, SiteKey};
-use cluster::log::LogSink;
-use cluster::rendezvous::{JobKey, MeetConfig, MeetError, meet};
+use cluster::rendezvous::{MeetError, meet, meet_unless};
 use cluster::session::{Exchanged, Session, SessionError};
-use diag::facts::{Engine, NodeFacts, NodeId};
+use diag::facts::NodeFacts;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-
-#[derive(Clone)]
-struct Job {
-    id: u32,
-    nodes: u32,
-    first_port: u16,
-    window: Duration,
-    lines: Arc<Mutex<Vec<String>>>,
-}
-
-impl Job {
-    /// Each test has 16 ports of its own, outside the range that the system deals out, and starts on the first.
-    fn new(test: u16, nodes: u32) -> Self {
-        Self {
-            id: 16 * 1000,
-            nodes,
-            first_port: 21_008 + 16 * test,
-            window: Duration::from_secs(10),
-            lines: Arc::default(),
-        }
-    }
-
-    fn config(&self, me: NodeId) -> MeetConfig {
-        let lines = Arc::clone(&self.lines);
-        MeetConfig {
-            job: JobKey { cluster: "c".into(), job_id: self.id, restart: 0 },
-            nodes: (0..self.nodes).map(|node| format!("n{node}")).collect(),
-            me,
-            addresses: BTreeMap::from([(0, HOME), (1, HOME)]),
-            ports: self.first_port..=self.first_port + 15,
-            join_window: self.window,
-            auth: Authenticator::KeyFile(SiteKey::from_secret(&[7; 64])),
-            log: LogSink::new(move |line| lines.lock().unwrap().push(line.to_owned())),
-        }
-    }
-
-    fn start(&self, me: NodeId) -> JoinHandle<Result<Session, MeetError>> {
-        tokio::spawn(meet(self.config(me), facts()))
-    }
-
-    fn said(&self, text: &str) -> bool {
-        self.lines.lock().unwrap().iter().any(|line| line.contains(text))
-    }
-}
-
-type Map = Result<BTreeMap<NodeId, Exchanged<u32>>, SessionError>;
-
-fn facts() -> NodeFacts {
-    NodeFacts {
-        version: "1".into(),
-        request_digest: "d".into(),
-        engine: Engine::Host,
-        address: Some(HOME),
-        rank_ports: vec![1, 2],
-        unable: None,
-    }
-}
-
-fn soon(ms: u64) -> Instant {
-    Instant::now() + Duration::from_millis(ms)
-}
-
-async fn all(job: &Job) -> Vec<Session> {
-    let started: Vec<_> = (0..job.nodes).map(|me| job.start(me)).collect();
-    let mut sessions = Vec::new();
-    for one in started {
-        sessions.push(one.await.unwrap().unwrap());
-    }
-    sessions
-}
-
-/// Every session exchanges its node's number times ten; the maps in order of nodes.
-async fn exchange_all(sessions: Vec<Session>, tag: u32, ms: u64) -> Vec<(Session, Map)> {
-    let tasks: Vec<_> = sessions
-        .into_iter()
-        .map(|mut session| {
-            tokio::spawn(async move {
-                let mine = session.me() * 10;
-                let map = session.exchange(tag, &mine, soon(ms)).await;
-                (session, map)
-            })
-        })
-        .collect();
-    let mut done = Vec::new();
-    for task in tasks {
-        done.push(task.await.unwrap());
-    }
-    done
-}
+use job::*;
 
 #[tokio::test]
 async fn nodes_join_exchange_and_conclude() {
@@ -475,180 +386,17 @@ async fn a_second_hello_of_a_living_node_has_no_effect() {
 }
 
 /// A relay from one port to another that goes dumb towards its clients when told to.
-async fn relay(from: u16, to: u16) -> Arc<std::sync::atomic::AtomicBool> {
-    let trap = tokio::net::TcpListener::bind((HOME, from)).await.unwrap();
-    let dumb = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let told = Arc::clone(&dumb);
-    let pass = move |client: TcpStream, told: Arc<std::sync::atomic::AtomicBool>| async move {
-        let real = TcpStream::connect((HOME, to)).await.unwrap();
-        let (mut from_real, mut to_real) = real.into_split();
-        let (mut from_client, mut to_client) = client.into_split();
-        tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_real).await });
-        let mut bytes = [0; 4096];
-        while let Ok(n @ 1..) = from_real.read(&mut bytes).await {
-            if !told.load(std::sync::atomic::Ordering::Relaxed)
-                && to_client.write_all(&bytes[..n]).await.is_err()
-            {
-                break;
-            }
-        }
-    };
-    tokio::spawn(async move {
-        while let Ok((client, _)) = trap.accept().await {
-            tokio::spawn(pass(client, Arc::clone(&told)));
-        }
-    });
-    dumb
-}
-
-/// All maps are equal, node 0 is lost and the others answered.
-fn check_without_leader(done: &[(Session, Map)]) {
-    let first = done[0].1.as_ref().unwrap();
-    for (session, map) in done {
-        assert_eq!(map.as_ref().unwrap(), first);
-        assert_eq!((session.roster().leader, session.is_leader()), (1, session.me() == 1));
+#[tokio::test]
+async fn a_meeting_that_is_called_off_sends_everybody_home_at_once() {
+    // Node 2 never comes, so the others wait for the end of the window, until the leader is told to stop.
+    let job = Job::new(26, 4);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<String>();
+    let leader = tokio::spawn(meet_unless(job.config(0), facts(), async { stopped.await.unwrap() }));
+    let others: Vec<_> = [1, 3].map(|me| job.start(me)).into();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    stop.send("the job was cancelled".to_owned()).unwrap();
+    for task in others.into_iter().chain([leader]) {
+        let done = tokio::time::timeout(Duration::from_secs(5), task).await.unwrap().unwrap();
+        assert!(matches!(done, Err(MeetError::Dismissed { because }) if because == "the job was cancelled"));
     }
-    assert!(matches!(first[&0], Exchanged::Lost { .. }), "{first:?}");
-    assert!(
-        first.iter().all(|(node, answer)| *node == 0 || *answer == Exchanged::Answer(node * 10)),
-        "{first:?}"
-    );
-}
-
-fn sessions_of<T>(done: Vec<(Session, T)>) -> Vec<Session> {
-    done.into_iter().map(|(session, _)| session).collect()
-}
-
-#[tokio::test]
-async fn a_leader_that_dies_between_or_in_exchanges_is_followed_by_its_deputy() {
-    for during in [false, true] {
-        let mut sessions = all(&Job::new(19 + u16::from(during), 5)).await;
-        tokio::time::sleep(Duration::from_millis(100)).await; // standby connections
-        let leader = sessions.remove(0);
-        if during {
-            tokio::spawn(async move {
-                tokio::time::sleep(Duration::from_millis(300)).await;
-                drop(leader);
-            });
-        } else {
-            drop(leader);
-        }
-        let begin = Instant::now();
-        let done = exchange_all(sessions, 1, 5000).await;
-        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
-        check_without_leader(&done);
-        let done = exchange_all(sessions_of(done), 2, 5000).await;
-        check_without_leader(&done);
-        let mut sessions = sessions_of(done);
-        let mut deputy = sessions.remove(0);
-        let others: Vec<_> = sessions
-            .into_iter()
-            .map(|mut s| tokio::spawn(async move { s.conclude::<u32>(None, soon(3000)).await }))
-            .collect();
-        assert_eq!(deputy.conclude(Some(&9), soon(3000)).await.unwrap(), 9);
-        for other in others {
-            assert_eq!(other.await.unwrap().unwrap(), 9);
-        }
-    }
-}
-
-/// A port that nobody can listen on and that refuses connections.
-fn blocked(port: u16) -> tokio::net::TcpSocket {
-    let socket = tokio::net::TcpSocket::new_v6().unwrap();
-    socket.bind(SocketAddr::new(std::net::Ipv6Addr::UNSPECIFIED.into(), port)).unwrap();
-    socket
-}
-
-#[tokio::test]
-async fn a_map_that_reached_only_some_nodes_holds_for_all() {
-    // Once the deputy misses it, once another node: it reaches the leader through the relay on port 8 only.
-    for (test, misses) in [(21, 1), (22, 3)] {
-        let job = Job::new(test, 4);
-        let _blocked: Vec<_> = (1..8).map(|i| blocked(job.first_port + i)).collect();
-        let mut config = job.config(0);
-        config.addresses.remove(&1); // one connection only between leader and deputy
-        let leader = tokio::spawn(meet(config, facts()));
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let dumb = relay(job.first_port + 8, job.first_port).await;
-        let mut relayed = job.config(misses);
-        relayed.ports = job.first_port + 8..=job.first_port + 15;
-        let relayed = tokio::spawn(meet(relayed, facts()));
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let others: Vec<_> = (1..4).filter(|me| *me != misses).map(|me| job.start(me)).collect();
-        let mut leader = leader.await.unwrap().unwrap();
-        let mut sessions = vec![relayed.await.unwrap().unwrap()];
-        for one in others {
-            sessions.push(one.await.unwrap().unwrap());
-        }
-        sessions.sort_by_key(Session::me);
-        tokio::time::sleep(Duration::from_millis(800)).await; // standby connections
-        dumb.store(true, std::sync::atomic::Ordering::Relaxed);
-        let first = tokio::spawn(async move {
-            let mut tasks = Vec::new();
-            for mut session in sessions {
-                tasks.push(tokio::spawn(async move {
-                    let mine = session.me() * 10;
-                    let map = session.exchange(1, &mine, soon(3000)).await;
-                    let next = session.exchange(2, &mine, soon(3000)).await;
-                    (session, map, next)
-                }));
-            }
-            let mut done = Vec::new();
-            for task in tasks {
-                done.push(task.await.unwrap());
-            }
-            done
-        });
-        let map = leader.exchange(1, &0, soon(3000)).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        drop(leader);
-        let mut second = Vec::new();
-        for (session, one, two) in first.await.unwrap() {
-            assert_eq!(one.unwrap(), map, "node {}", session.me());
-            second.push((session, two));
-        }
-        assert!(map.values().all(|answer| matches!(answer, Exchanged::Answer(_))));
-        check_without_leader(&second);
-    }
-}
-
-#[tokio::test]
-async fn a_leader_that_sleeps_is_deposed_and_finds_out() {
-    let mut sessions = all(&Job::new(23, 4)).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let mut leader = sessions.remove(0);
-    let begin = Instant::now();
-    let done = exchange_all(sessions, 1, 200).await;
-    check_without_leader(&done);
-    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
-    let woken = leader.exchange(1, &0, soon(1000)).await;
-    assert!(matches!(woken, Err(SessionError::Deposed { .. })), "{woken:?}");
-    // It can't disturb the others any more.
-    drop(leader);
-    check_without_leader(&exchange_all(sessions_of(done), 2, 2000).await);
-}
-
-#[tokio::test]
-async fn a_leader_lost_before_its_last_word_leaves_it_to_the_deputy() {
-    let mut sessions = all(&Job::new(24, 4)).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    drop(sessions.remove(0));
-    let mut deputy = sessions.remove(0);
-    let others: Vec<_> = sessions
-        .into_iter()
-        .map(|mut s| tokio::spawn(async move { s.conclude::<u32>(None, soon(3000)).await }))
-        .collect();
-    assert!(matches!(deputy.conclude::<u32>(None, soon(3000)).await, Err(SessionError::LeaderLost { .. })));
-    assert_eq!(deputy.conclude(Some(&4), soon(3000)).await.unwrap(), 4);
-    for other in others {
-        assert_eq!(other.await.unwrap().unwrap(), 4);
-    }
-}
-
-#[tokio::test]
-async fn a_deputy_that_only_lost_its_own_way_does_not_lead() {
-    let mut sessions = all(&Job::new(25, 2)).await;
-    drop(sessions.remove(0));
-    let lost = sessions.remove(0).exchange(1, &10, soon(300)).await;
-    assert!(matches!(lost, Err(SessionError::LeaderLost { .. })), "{lost:?}");
 }

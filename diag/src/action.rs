@@ -243,9 +243,12 @@ fn number(finding: &Finding) -> Option<String> {
     if metric == Metric::Correct {
         return Some("wrong result".into());
     }
-    let limit = finding.limit.as_ref().map_or_else(String::new, |limit| wording::number(limit.value));
-    let unit = if metric.unit() == "ratio" { "" } else { metric.unit() };
-    Some(format!("{}{}{limit}{unit}", wording::number(value), wording::side(metric)))
+    // Shares as percentages, as everywhere else that a person reads them.
+    let (scale, unit) = if metric.unit() == "ratio" { (100.0, "%") } else { (1.0, metric.unit()) };
+    let shown = |value: f64| wording::number(value * scale);
+    let limit = finding.limit.as_ref().map_or_else(String::new, |limit| shown(limit.value));
+    let kind = wording::kind(metric);
+    Some(format!("{}{}{limit}{unit} {kind}", shown(value), wording::side(metric)).trim_end().to_owned())
 }
 
 /// A subject's name for a person: `n3`, `n3/gpu5`, `n1-n3`, `n1->n3`.

@@ -133,8 +133,14 @@ impl OutlierRule {
         let middle = median(values)?;
         let deviations: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
         let spread = self.mads * MAD_TO_SIGMA * median(&deviations)?;
-        let value = (self.share * middle).min(middle - spread);
-        let source = format!("peers: {:.0} % of the median of {}", self.share * 100.0, values.len());
+        let (by_share, by_spread) = (self.share * middle, middle - spread);
+        let rule = if by_share <= by_spread {
+            format!("{:.0} % of", self.share * 100.0)
+        } else {
+            format!("{} scaled deviations (MAD) below", self.mads)
+        };
+        let source = format!("peers: {rule} the median of {}", values.len());
+        let value = by_share.min(by_spread);
         (value > 0.0).then_some(Limit { value, source })
     }
 }
@@ -162,6 +168,9 @@ mod tests {
         assert_eq!(rule.limit(Metric::Flops, &[1.0, 10.0]), None);
         let limit = rule.limit(Metric::Flops, &[1.0, 10.0, 10.0, 10.0]).unwrap();
         assert!((limit.value - 5.0).abs() < 1e-9, "{limit:?}");
+        assert_eq!(limit.source, "peers: 50 % of the median of 4");
+        let limit = rule.limit(Metric::Flops, &[9.0, 10.0, 11.0]).unwrap();
+        assert!(limit.source.contains("4 scaled deviations"), "{limit:?}");
         // A wide spread widens the gap that is needed.
         assert!(rule.limit(Metric::Flops, &[4.0, 7.0, 10.0, 13.0]).is_none_or(|limit| limit.value < 4.0));
     }

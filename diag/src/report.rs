@@ -197,17 +197,15 @@ const MAX_LINES: usize = 8;
 pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
     let seconds = report.finished_at.duration_since(report.started_at).as_secs_f64();
     let mut troubles: Vec<&Item> = report.items.iter().filter(|item| item.status > Status::Skip).collect();
-    // The summary of a fault is the message of one of them: it is not said twice.
-    let said = |item: &&Item| report.summary.starts_with(wording::headline(&item.message));
-    if let Some(first) = troubles.iter().position(said) {
-        troubles.remove(first);
-    }
+    // The worst first; the order of the phases stays within each kind.
+    troubles.sort_by_key(|item| std::cmp::Reverse(item.status));
     let mut lines = vec![format!(
         "{} after {seconds:.1} s (counted against the job's time): {}",
-        report.outcome, report.summary
+        report.outcome,
+        headline(report, &troubles)
     )];
     for item in troubles.iter().take(MAX_LINES) {
-        lines.push(format!("{} {}", item.status, wording::headline(&item.message)));
+        lines.push(format!("{} {}", item.status, wording::brief(&item.message)));
     }
     if troubles.len() > MAX_LINES {
         lines.push(format!("{} more in the report", troubles.len() - MAX_LINES));
@@ -223,6 +221,31 @@ pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
     };
     lines.push(format!("{fate}; report: aimaster report {} ({place})", report.job_id));
     lines.iter().map(|line| printable(line)).collect()
+}
+
+/// What the verdict is about, in few words: the lines below it have the numbers.
+fn headline(report: &Report, troubles: &[&Item]) -> String {
+    let Some(first) = troubles.first() else { return report.summary.clone() };
+    if !report.summary.starts_with(wording::brief(&first.message)) {
+        // A sentence of its own, such as the one on an environment.
+        return report.summary.clone();
+    }
+    let mut names: Vec<String> = Vec::new();
+    for item in troubles.iter().filter(|item| item.status == first.status) {
+        let name = match item.subject.kind.as_str() {
+            "run" => item.check.clone(),
+            kind => format!("{kind} {}", item.subject.name),
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let more = names.len().saturating_sub(MAX_LINES);
+    names.truncate(MAX_LINES);
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    wording::listed(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Without control characters, so that nothing in a name or a message can move the cursor or forge a line.

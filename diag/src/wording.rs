@@ -34,12 +34,23 @@ pub fn side(metric: Metric) -> char {
     if metric.higher_is_better() { '<' } else { '>' }
 }
 
+/// What a number is, for a check that takes several kinds; empty where the check's name says it.
+#[must_use]
+pub fn kind(metric: Metric) -> &'static str {
+    match metric {
+        Metric::Connect => "to connect",
+        Metric::RoundTrip => "round trip",
+        Metric::Retransmits => "of segments resent",
+        Metric::Flops | Metric::Busbw | Metric::Correct | Metric::Reachable => "",
+    }
+}
+
 /// The value against its limit, and the peers' median.
 fn against(one: &Evidence) -> String {
     let mut text = match one.metric {
         Metric::Correct => format!("only {} of the results are right", quantity(one.metric, one.value)),
         Metric::Reachable => one.detail.clone(),
-        _ => quantity(one.metric, one.value),
+        _ => format!("{} {}", quantity(one.metric, one.value), kind(one.metric)).trim_end().to_owned(),
     };
     if let Some(limit) = limit(one) {
         let sign = if one.miss {
@@ -63,7 +74,7 @@ fn limit(one: &Evidence) -> Option<&Limit> {
 }
 
 /// What a reader of the whole report also wants to know, in brackets at the end of a message: where the limit comes
-/// from, and how it was measured. [`headline`] leaves it out.
+/// from, and how it was measured. [`brief`] leaves it out.
 fn background(one: &Evidence) -> String {
     let mut parts = Vec::new();
     parts.extend(limit(one).map(|limit| format!("limit: {}", limit.source)));
@@ -73,7 +84,7 @@ fn background(one: &Evidence) -> String {
 
 /// A message without the background in brackets at its end: what fits on a user's screen.
 #[must_use]
-pub fn headline(message: &str) -> &str {
+pub fn brief(message: &str) -> &str {
     match message.rsplit_once(" [") {
         Some((head, _)) if message.ends_with(']') => head,
         _ => message,
@@ -113,7 +124,8 @@ pub fn path_blocked(check: CheckName, one: &Evidence) -> String {
 #[must_use]
 pub fn suspect((a, b): (&str, &str), check: CheckName, one: &Evidence) -> String {
     format!(
-        "{a} or {b} or what lies between them: {check} {}; no node that is known to be good could meet them{}",
+        "{a} or {b} or what lies between them: {check} {}; which of them is not known: no third node that is fine \
+         could meet them{}",
         against(one),
         background(one)
     )
@@ -150,7 +162,7 @@ pub fn summary(outcome: Outcome, nodes: usize, findings: &[Finding]) -> String {
         Outcome::Skip => Status::Skip,
     };
     let mut lines = findings.iter().filter(|one| one.status == wanted);
-    let first = lines.next().map_or("nothing was measured", |one| headline(&one.message));
+    let first = lines.next().map_or("nothing was measured", |one| brief(&one.message));
     match lines.count() {
         0 => first.to_owned(),
         more => format!("{first} (and {more} more)"),
@@ -172,13 +184,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_headline_has_no_background() {
-        assert_eq!(
-            headline("n2: 1 < 2; measured twice [limit: peers; 3 rounds]"),
-            "n2: 1 < 2; measured twice"
-        );
+    fn the_brief_form_has_no_background() {
+        assert_eq!(brief("n2: 1 < 2; measured twice [limit: peers; 3 rounds]"), "n2: 1 < 2; measured twice");
         for whole in ["n2: refused ([fe80::1])", "n2 [x] is gone", ""] {
-            assert_eq!(headline(whole), whole);
+            assert_eq!(brief(whole), whole);
         }
     }
 

@@ -25,19 +25,16 @@ use crate::publish;
 use crate::suite::Ended;
 use crate::watch::Stop;
 
+/// How long a job that starts anyway is held up for words to its user or the admin.
+const COURTESY: Duration = Duration::from_secs(2);
+
+/// Rest before the controller is asked again about the job.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
 /// srun, when its job is cancelled before it starts, says that nodes are not ready and something is wrong with their
 /// boot. That would send a user looking in the wrong place.
 const CANCELLED: &str =
     "aimaster: it is cancelled now; what Slurm says of nodes that are not ready means only that";
-
-/// After the request's deadline: judging, acting and telling everybody. The plugin adds its own grace.
-pub const CONCLUSION: Duration = Duration::from_secs(4);
-
-/// How much of it may be spent on acting; the rest is for telling the other nodes.
-const ACTING: Duration = Duration::from_secs(2);
-
-/// Rest before the controller is asked again about the job.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// A run whose measuring is over.
 pub struct Run<'r> {
@@ -53,6 +50,8 @@ pub struct Run<'r> {
     pub results: Vec<RoundResult>,
     /// How the measuring ended.
     pub ended: Ended,
+    /// Past this nobody acts.
+    pub act_until: Instant,
 }
 
 /// The verdict on what was measured so far.
@@ -69,37 +68,50 @@ pub fn verdict(
     conclude::verdict(&assignment.suite, session.roster(), results, caps, stopped)
 }
 
-/// The leader's part: verdict, decision, actions, report, and the last word to everybody.
-pub async fn lead(
+/// What the run amounts to on this node. Nobody gets it before the leader's action is done.
+pub async fn gate(
     run: Run<'_>,
     session: &mut Session,
     progress: Option<Progress>,
-    deadline: Instant,
+    last_word: Instant,
 ) -> Gate {
+    if let Ended::Stopped(stop @ (Stop::JobGone(_) | Stop::ParentGone)) = &run.ended {
+        let gate = given_up(&run, stop);
+        if session.is_leader() {
+            tell(&run, session, &gate, last_word).await;
+        }
+        return gate;
+    }
+    if session.is_leader() {
+        return lead(&run, session, progress, last_word).await;
+    }
+    match session.conclude::<Gate>(None, last_word).await {
+        Ok(gate) => gate,
+        // The leader was lost before its last word: the deputy looks at what is done and does the rest.
+        Err(SessionError::LeaderLost { .. }) if session.may_take_over() => {
+            lead(&run, session, None, last_word).await
+        }
+        Err(error) => without_verdict(&run, &error),
+    }
+}
+
+/// The leader's part: verdict, decision, actions, report, and the last word to everybody.
+async fn lead(run: &Run<'_>, session: &mut Session, progress: Option<Progress>, last_word: Instant) -> Gate {
     let view = match progress {
         Some(progress) => progress.finish().await,
         None => None,
     };
     let gate = match &run.ended {
-        Ended::Stopped(stop @ (Stop::JobGone(_) | Stop::ParentGone)) => given_up(&run, stop),
-        Ended::Session(error) => without_verdict(&run, error),
-        Ended::Finished | Ended::Stopped(Stop::Deadline) => act(&run, session, view, deadline).await,
+        Ended::Session(error) if *error != SessionError::Concluded => without_verdict(run, error),
+        _ => act(run, session, view).await,
     };
-    let last_word = deadline.min(Instant::now()) + CONCLUSION;
-    if let Err(error) = session.conclude(Some(&gate), last_word).await {
-        run.events.log(&format!("not every node heard the verdict: {error}"));
-    }
+    tell(run, session, &gate, last_word).await;
     gate
 }
 
-/// Everybody else's part.
-pub async fn follow(run: Run<'_>, session: &mut Session, last_word: Instant) -> Gate {
-    if let Ended::Stopped(stop @ (Stop::JobGone(_) | Stop::ParentGone)) = &run.ended {
-        return given_up(&run, stop);
-    }
-    match session.conclude::<Gate>(None, last_word).await {
-        Ok(gate) => gate,
-        Err(error) => without_verdict(&run, &error),
+async fn tell(run: &Run<'_>, session: &mut Session, gate: &Gate, last_word: Instant) {
+    if let Err(error) = session.conclude(Some(gate), last_word).await {
+        run.events.log(&format!("not every node heard the verdict: {error}"));
     }
 }
 
@@ -126,17 +138,17 @@ async fn ask_for_job(run: &Run<'_>, until: Instant) -> Option<JobView> {
     }
 }
 
-async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>, deadline: Instant) -> Gate {
+async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
     let assignment = run.assignment;
     let job = &assignment.job;
     let stopped = matches!(run.ended, Ended::Stopped(Stop::Deadline))
         .then(|| format!("the time of {} s ran out", assignment.asked.timeout_s));
     let verdict = verdict(assignment, session, &run.results, stopped.as_deref());
-    let (patient, brief) = (deadline + ACTING, deadline.min(Instant::now()) + ACTING);
+    let brief = run.act_until.min(Instant::now() + COURTESY);
     let passed = matches!(verdict.outcome, Outcome::Pass | Outcome::Skip);
     let view = match view {
         Some(view) => Some(view),
-        None => ask_for_job(run, if passed { brief } else { patient }).await,
+        None => ask_for_job(run, if passed { brief } else { run.act_until }).await,
     };
     let decision = action::decide(Case {
         fail_action: assignment.asked.fail_action,
@@ -164,7 +176,7 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>, deadline: 
     report.drained = decision.drains.iter().map(|drain| drain.node.clone()).collect();
     let steps =
         steps(&decision, assignment.policy.actions.requeue_nice, interactive, &user_lines(&report, &place));
-    let until = if needs_controller(&decision) { patient } else { brief };
+    let until = if needs_controller(&decision) { run.act_until } else { brief };
     let applied = apply(run.scontrol, &this_run, &steps, until).await;
     note(&mut report, &applied);
     let start = starts(run, &decision, &applied);
@@ -245,13 +257,8 @@ fn starts(run: &Run<'_>, decision: &Decision, applied: &Applied) -> bool {
 
 /// The job is gone, or slurmd is: nothing is left to act on.
 fn given_up(run: &Run<'_>, stop: &Stop) -> Gate {
-    let why = match stop {
-        Stop::JobGone(words) => format!("the job changed during the checks ({words})"),
-        Stop::ParentGone => "slurmd's prolog process is gone".to_owned(),
-        Stop::Deadline => "the time ran out".to_owned(),
-    };
-    run.events.log(&format!("event=SanityCheckStopped summary={why:?}"));
-    Gate::closed(vec![format!("{why}; nothing was decided")])
+    run.events.log(&format!("event=SanityCheckStopped summary={:?}", stop.to_string()));
+    Gate::closed(vec![format!("{stop}; nothing was decided")])
 }
 
 /// The session broke: nobody is blamed, the job starts or not by `on_error`.

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cluster::session::Session;
@@ -17,17 +18,23 @@ use diag::policy::Undecided;
 use diag::report::{phase_line, printable};
 use jiff::Timestamp;
 use prolog::assignment::{self, Assignment, REQUEST_VARIABLE};
-use prolog::conclusion::{self, CONCLUSION, Run};
+use prolog::conclusion::{self, Run};
 use prolog::events::Events;
 use prolog::meeting;
 use prolog::progress::Progress;
 use prolog::run_folder::RunFolder;
 use prolog::suite::{self, Bench};
-use prolog::watch;
+use prolog::watch::{self, Inquiry};
 use tokio::time::Instant;
 
 /// Policy file where the command line names none.
 const POLICY_FILE: &str = "/etc/aimaster/aimaster.toml";
+
+/// After the request's deadline: how long the leader may still act. Past it nobody does.
+const ACTING: Duration = Duration::from_secs(3);
+
+/// After the request's deadline: how long the last word may take to everybody. The plugin adds its own grace.
+const CONCLUSION: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
     let begun = (Instant::now(), Timestamp::now());
@@ -86,26 +93,30 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
         job.slurm_conf.clone(),
         call,
     ));
+    // Leader and deputy may lead the meeting; who leads the rest is known after it.
+    let leading = Arc::new(AtomicBool::new(job.me <= 1));
+    let every = Duration::from_secs(policy.time.job_poll_s.into());
+    let inquiry = Inquiry { scontrol: Arc::clone(&scontrol), every, leading: Arc::clone(&leading) };
+    let (mut stopping, watching) = watch::start(deadline, job, inquiry);
+
     let (mut worker, facts) = meeting::facts(assignment).await;
-    let mut session = match meeting::session(assignment, &facts, &events, deadline).await {
+    let mut session = match meeting::session(assignment, &facts, &events, &mut stopping).await {
         Ok(session) => session,
         Err(error) => {
             meeting::dismiss(worker, &events).await;
-            events.log(&format!("no meeting: {error:#}"));
+            events.log(&format!("event=SanityCheckFailed outcome=ERROR summary={:?}", format!("{error:#}")));
             return trouble(policy.actions.on_error, true, &error);
         }
     };
+    leading.store(session.is_leader(), Ordering::Relaxed);
     meeting::introduce(&mut worker, &session, &events).await;
-    let asks = session
-        .is_leader()
-        .then(|| (Arc::clone(&scontrol), Duration::from_secs(policy.time.job_poll_s.into())));
-    let (mut stopping, watching) = watch::start(deadline, job, asks);
     let progress = session.is_leader().then(|| Progress::start(Arc::clone(&scontrol), job.job_id, deadline));
     let mut shown = None;
     let (results, ended) = {
         let suite = &assignment.suite;
         let mut bench = Bench { suite, policy, facts: &facts, worker: worker.as_mut(), deadline };
         suite::run(&mut bench, &mut session, &mut stopping, |session, results| {
+            leading.store(session.is_leader(), Ordering::Relaxed);
             if let Some(progress) = &progress {
                 say_phases(assignment, session, results, progress, &mut shown);
             }
@@ -113,14 +124,16 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
         .await
     };
     watching.abort();
-    let run = Run { assignment, scontrol: &scontrol, events: &events, begun: begun.1, results, ended };
-    let concluded = async {
-        if session.is_leader() {
-            conclusion::lead(run, &mut session, progress, deadline).await
-        } else {
-            conclusion::follow(run, &mut session, deadline + CONCLUSION).await
-        }
+    let run = Run {
+        assignment,
+        scontrol: &scontrol,
+        events: &events,
+        begun: begun.1,
+        results,
+        ended,
+        act_until: deadline + ACTING,
     };
+    let concluded = conclusion::gate(run, &mut session, progress, deadline + CONCLUSION);
     tokio::join!(concluded, meeting::dismiss(worker, &events)).0
 }
 

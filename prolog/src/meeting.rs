@@ -7,16 +7,17 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use cluster::auth::Authenticator;
 use cluster::munge::Munge;
-use cluster::rendezvous::{JobKey, MeetConfig, meet};
+use cluster::rendezvous::{JobKey, MeetConfig, meet_unless};
 use cluster::session::Session;
 use cluster::slurm::address::{address_of, own_address};
 use cluster::slurm::config::{self, SlurmConf};
 use diag::facts::{Engine, NodeFacts, NodeId};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::assignment::Assignment;
 use crate::events::Events;
 use crate::protocol::DataKey;
+use crate::watch::Stopping;
 use crate::worker_client::{Options, Worker};
 
 /// The worker's program, beside this one.
@@ -75,7 +76,7 @@ async fn worker(assignment: &Assignment) -> Result<(Worker, Vec<u16>)> {
     Ok((worker, ports))
 }
 
-/// Meets the other nodes of the job.
+/// Meets the other nodes of the job, unless something stops the run.
 ///
 /// # Errors
 /// If this node can't prove who it is, or no leader was found.
@@ -83,7 +84,7 @@ pub async fn session(
     assignment: &Assignment,
     facts: &NodeFacts,
     events: &Events,
-    deadline: Instant,
+    stopping: &mut Stopping,
 ) -> Result<Session> {
     let Assignment { job, policy, .. } = assignment;
     let conf = slurm_conf(assignment)?;
@@ -112,10 +113,8 @@ pub async fn session(
         auth: Authenticator::Munge { munge, trusted: rustix::process::geteuid().as_raw() },
         log: events.sink(),
     };
-    let meeting = timeout_at(deadline, meet(config, facts.clone())).await;
-    meeting
-        .context("the request's time ran out while the nodes were still meeting")?
-        .context("the nodes did not meet")
+    let stop = async { stopping.stopped().await.to_string() };
+    meet_unless(config, facts.clone(), stop).await.context("the nodes did not meet")
 }
 
 /// Gives the worker the key and the place that the meeting brought.

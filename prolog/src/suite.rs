@@ -63,7 +63,6 @@ pub async fn run(
         let mine = tokio::select! {
             mine = measure(bench, session, &round) => mine,
             stop = stopping.stopped() => return (results, Ended::Stopped(stop)),
-            () = session.leader_gone() => None,
         };
         let answers = tokio::select! {
             answers = session.exchange(round.index, &mine, limit) => answers,

@@ -1,7 +1,9 @@
 //! What ends a suite early: its deadline, a job that was cancelled or requeued meanwhile (slurmd does not tell a
 //! prolog), and a slurmd that is gone.
 
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cluster::slurm::environment::JobEnv;
@@ -25,6 +27,16 @@ pub enum Stop {
     JobGone(String),
     /// The process that started this one is gone.
     ParentGone,
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deadline => f.write_str("the time for the checks ran out"),
+            Self::JobGone(words) => write!(f, "the job changed ({words})"),
+            Self::ParentGone => f.write_str("slurmd's prolog process ended"),
+        }
+    }
 }
 
 /// Hears of a stop.
@@ -57,13 +69,19 @@ pub fn changed(view: &JobView, job: &JobEnv) -> Option<String> {
     None
 }
 
-/// Starts to watch. Only the leader asks Slurm for the job, every `job_poll`.
+/// How the leader asks Slurm about the job.
+pub struct Inquiry {
+    /// The way to Slurm.
+    pub scontrol: Arc<Scontrol>,
+    /// How often.
+    pub every: Duration,
+    /// Whether this node leads: the others leave the controller alone.
+    pub leading: Arc<AtomicBool>,
+}
+
+/// Starts to watch.
 #[must_use]
-pub fn start(
-    deadline: Instant,
-    job: &JobEnv,
-    ask: Option<(Arc<Scontrol>, Duration)>,
-) -> (Stopping, tokio::task::JoinHandle<()>) {
+pub fn start(deadline: Instant, job: &JobEnv, inquiry: Inquiry) -> (Stopping, tokio::task::JoinHandle<()>) {
     let (sender, receiver) = watch::channel(None);
     let parent = rustix::process::getppid();
     let job = job.clone();
@@ -71,7 +89,7 @@ pub fn start(
         let stop = tokio::select! {
             () = tokio::time::sleep_until(deadline) => Stop::Deadline,
             () = parent_gone(parent) => Stop::ParentGone,
-            words = job_gone(&job, ask) => Stop::JobGone(words),
+            words = job_gone(&job, &inquiry) => Stop::JobGone(words),
         };
         _ = sender.send(Some(stop));
     });
@@ -84,12 +102,14 @@ async fn parent_gone(parent: Option<rustix::process::Pid>) {
     }
 }
 
-async fn job_gone(job: &JobEnv, ask: Option<(Arc<Scontrol>, Duration)>) -> String {
-    let Some((scontrol, every)) = ask else { return std::future::pending().await };
+async fn job_gone(job: &JobEnv, Inquiry { scontrol, every, leading }: &Inquiry) -> String {
     loop {
-        sleep(every).await;
+        sleep(*every).await;
+        if !leading.load(Ordering::Relaxed) {
+            continue;
+        }
         // A controller that does not answer says nothing about the job.
-        if let Ok(view) = scontrol.show_job(job.job_id, Instant::now() + every).await
+        if let Ok(view) = scontrol.show_job(job.job_id, Instant::now() + *every).await
             && let Some(words) = changed(&view, job)
         {
             return words;

@@ -1,0 +1,165 @@
+//! The deputy takes the leader's place, in any phase.
+#![allow(clippy::unwrap_used)] // the helpers of tests fail like tests
+
+mod job;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use cluster::rendezvous::meet;
+use cluster::session::{Exchanged, Session, SessionError};
+use tokio::time::Instant;
+
+use job::*;
+
+/// All maps are equal, node 0 is lost and the others answered.
+fn check_without_leader(done: &[(Session, Map)]) {
+    let first = done[0].1.as_ref().unwrap();
+    for (session, map) in done {
+        assert_eq!(map.as_ref().unwrap(), first);
+        assert_eq!((session.roster().leader, session.is_leader()), (1, session.me() == 1));
+    }
+    assert!(matches!(first[&0], Exchanged::Lost { .. }), "{first:?}");
+    assert!(
+        first.iter().all(|(node, answer)| *node == 0 || *answer == Exchanged::Answer(node * 10)),
+        "{first:?}"
+    );
+}
+
+fn sessions_of<T>(done: Vec<(Session, T)>) -> Vec<Session> {
+    done.into_iter().map(|(session, _)| session).collect()
+}
+
+#[tokio::test]
+async fn a_leader_that_dies_between_or_in_exchanges_is_followed_by_its_deputy() {
+    for during in [false, true] {
+        let mut sessions = all(&Job::new(19 + u16::from(during), 5)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await; // standby connections
+        let leader = sessions.remove(0);
+        if during {
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                drop(leader);
+            });
+        } else {
+            drop(leader);
+        }
+        let begin = Instant::now();
+        let done = exchange_all(sessions, 1, 5000).await;
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+        check_without_leader(&done);
+        let done = exchange_all(sessions_of(done), 2, 5000).await;
+        check_without_leader(&done);
+        let mut sessions = sessions_of(done);
+        let mut deputy = sessions.remove(0);
+        let others: Vec<_> = sessions
+            .into_iter()
+            .map(|mut s| tokio::spawn(async move { s.conclude::<u32>(None, soon(3000)).await }))
+            .collect();
+        assert_eq!(deputy.conclude(Some(&9), soon(3000)).await.unwrap(), 9);
+        for other in others {
+            assert_eq!(other.await.unwrap().unwrap(), 9);
+        }
+    }
+}
+
+/// A port that nobody can listen on and that refuses connections.
+fn blocked(port: u16) -> tokio::net::TcpSocket {
+    let socket = tokio::net::TcpSocket::new_v6().unwrap();
+    socket.bind(SocketAddr::new(std::net::Ipv6Addr::UNSPECIFIED.into(), port)).unwrap();
+    socket
+}
+
+#[tokio::test]
+async fn a_map_that_reached_only_some_nodes_holds_for_all() {
+    // Once the deputy misses it, once another node: it reaches the leader through the relay on port 8 only.
+    for (test, misses) in [(21, 1), (22, 3)] {
+        let job = Job::new(test, 4);
+        let _blocked: Vec<_> = (1..8).map(|i| blocked(job.first_port + i)).collect();
+        let mut config = job.config(0);
+        config.addresses.remove(&1); // one connection only between leader and deputy
+        let leader = tokio::spawn(meet(config, facts()));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let dumb = relay(job.first_port + 8, job.first_port).await;
+        let mut relayed = job.config(misses);
+        relayed.ports = job.first_port + 8..=job.first_port + 15;
+        let relayed = tokio::spawn(meet(relayed, facts()));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let others: Vec<_> = (1..4).filter(|me| *me != misses).map(|me| job.start(me)).collect();
+        let mut leader = leader.await.unwrap().unwrap();
+        let mut sessions = vec![relayed.await.unwrap().unwrap()];
+        for one in others {
+            sessions.push(one.await.unwrap().unwrap());
+        }
+        sessions.sort_by_key(Session::me);
+        tokio::time::sleep(Duration::from_millis(800)).await; // standby connections
+        dumb.store(true, std::sync::atomic::Ordering::Relaxed);
+        let first = tokio::spawn(async move {
+            let mut tasks = Vec::new();
+            for mut session in sessions {
+                tasks.push(tokio::spawn(async move {
+                    let mine = session.me() * 10;
+                    let map = session.exchange(1, &mine, soon(3000)).await;
+                    let next = session.exchange(2, &mine, soon(3000)).await;
+                    (session, map, next)
+                }));
+            }
+            let mut done = Vec::new();
+            for task in tasks {
+                done.push(task.await.unwrap());
+            }
+            done
+        });
+        let map = leader.exchange(1, &0, soon(3000)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        drop(leader);
+        let mut second = Vec::new();
+        for (session, one, two) in first.await.unwrap() {
+            assert_eq!(one.unwrap(), map, "node {}", session.me());
+            second.push((session, two));
+        }
+        assert!(map.values().all(|answer| matches!(answer, Exchanged::Answer(_))));
+        check_without_leader(&second);
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_sleeps_is_deposed_and_finds_out() {
+    let mut sessions = all(&Job::new(23, 4)).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut leader = sessions.remove(0);
+    let begin = Instant::now();
+    let done = exchange_all(sessions, 1, 200).await;
+    check_without_leader(&done);
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    let woken = leader.exchange(1, &0, soon(1000)).await;
+    assert!(matches!(woken, Err(SessionError::Deposed { .. })), "{woken:?}");
+    // It can't disturb the others any more.
+    drop(leader);
+    check_without_leader(&exchange_all(sessions_of(done), 2, 2000).await);
+}
+
+#[tokio::test]
+async fn a_leader_lost_before_its_last_word_leaves_it_to_the_deputy() {
+    let mut sessions = all(&Job::new(24, 4)).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(sessions.remove(0));
+    let mut deputy = sessions.remove(0);
+    let others: Vec<_> = sessions
+        .into_iter()
+        .map(|mut s| tokio::spawn(async move { s.conclude::<u32>(None, soon(3000)).await }))
+        .collect();
+    assert!(matches!(deputy.conclude::<u32>(None, soon(3000)).await, Err(SessionError::LeaderLost { .. })));
+    assert_eq!(deputy.conclude(Some(&4), soon(3000)).await.unwrap(), 4);
+    for other in others {
+        assert_eq!(other.await.unwrap().unwrap(), 4);
+    }
+}
+
+#[tokio::test]
+async fn a_deputy_that_only_lost_its_own_way_does_not_lead() {
+    let mut sessions = all(&Job::new(25, 2)).await;
+    drop(sessions.remove(0));
+    let lost = sessions.remove(0).exchange(1, &10, soon(300)).await;
+    assert!(matches!(lost, Err(SessionError::LeaderLost { .. })), "{lost:?}");
+}
