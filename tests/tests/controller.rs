@@ -13,14 +13,14 @@ const SOON: Duration = Duration::from_secs(60);
 const SLOW: u64 = 20_000;
 
 /// Within these seconds of its start a prolog stops trying.
-const DEADLINE_S: u64 = 12;
+const DEADLINE_S: u64 = 8;
 
 /// After its deadline: telling everybody, and writing the gate.
 const GRACE: Duration = Duration::from_secs(6);
 
 fn policy(lost: &str) -> String {
     format!(
-        "[host]\nseconds_per_check = 1.0\n[time]\nmax_deadline_s = {DEADLINE_S}\nscontrol_s = 2\n\
+        "[host]\nseconds_per_check = 0.7\n[time]\nmax_deadline_s = {DEADLINE_S}\nscontrol_s = 2\n\
          [actions]\non_controller_lost = '{lost}'\n"
     )
 }
@@ -50,8 +50,16 @@ fn wait_prologs(cluster: &Cluster) {
     assert!(took < Duration::from_secs(DEADLINE_S) + GRACE, "the prologs took {took:?}");
 }
 
-fn errors(report: &Value) -> String {
-    report["errors"].to_string()
+/// The verdict that the nodes have, for a batch job that has no output yet.
+fn gate(cluster: &Cluster, node: &str, job: JobId) -> Value {
+    let path = format!("/run/aimaster/aim/{node}/{job}.0/gate.json");
+    serde_json::from_str(&cluster.read_file(node, &path).unwrap()).unwrap()
+}
+
+fn assert_undone(report: &Value) {
+    assert_eq!(report["outcome"], "FAIL", "{report:#}");
+    assert!(report["drained"].as_array().unwrap().is_empty(), "{report:#}");
+    assert!(report["errors"].to_string().contains("the controller"), "{report:#}");
 }
 
 #[test]
@@ -64,24 +72,36 @@ fn a_job_without_a_controller_starts_or_is_held_as_the_policy_says() {
     {
         product::set_policy(&cluster, &policy(lost)).unwrap();
         let job = measuring(&cluster, action);
-        cluster.stop_slurmctld().unwrap();
+        let frozen = cluster.stop_processes(CTL, "slurmctld").unwrap();
         wait_prologs(&cluster);
         let report = cluster.report(job, 1).unwrap();
-        eprintln!("{report:#}");
-        assert_eq!(report["outcome"], "FAIL", "{report:#}");
-        assert!(report["drained"].as_array().unwrap().is_empty(), "{report:#}");
-        assert!(errors(&report).contains("controller"), "{report:#}");
-        cluster.start_slurmctld().unwrap();
+        assert_undone(&report);
+        assert_eq!(report["action"], if starts { "start" } else { "end" }, "{report:#}");
+        frozen.undo().unwrap();
         let record = cluster.wait_end(job, SOON).unwrap();
         let output = cluster.job_output(job).unwrap();
         eprintln!("{lost} {action}: {} {}\n{output}", record.state(), record.get("ExitCode"));
         assert_eq!(record.get("Restarts"), "0", "{record:?}");
         assert_eq!(record.state(), if starts { "COMPLETED" } else { "FAILED" }, "{output}");
         assert_eq!(output.lines().any(|line| line == "ran"), starts, "{output}");
-        assert!(output.contains("n2: all_reduce_2") && output.contains("controller"), "{output}");
+        assert!(output.contains("n2: all_reduce_2") && output.contains("the controller"), "{output}");
         assert!(cluster.drained().unwrap().is_empty(), "nobody acts past the deadline");
         cluster.wait_idle(4, SOON).unwrap();
     }
+
+    // A controller that is gone altogether. (Slurm does not start a batch job whose prologs ended meanwhile.)
+    product::set_policy(&cluster, &policy("hold")).unwrap();
+    let job = measuring(&cluster, "requeue");
+    cluster.stop_slurmctld().unwrap();
+    wait_prologs(&cluster);
+    assert_undone(&cluster.report(job, 1).unwrap());
+    for node in ["n1", "n2", "n3"] {
+        let gate = gate(&cluster, node, job);
+        assert_eq!(gate["start"], false, "{node}: {gate:#}");
+        assert!(gate["lines"].to_string().contains("the controller"), "{node}: {gate:#}");
+    }
+    cluster.start_slurmctld().unwrap();
+    assert!(cluster.drained().unwrap().is_empty());
 }
 
 #[test]
@@ -92,7 +112,7 @@ fn a_controller_that_is_silent_for_some_seconds_is_waited_for() {
     let job = measuring(&cluster, "fail");
     let frozen = cluster.stop_processes(CTL, "slurmctld").unwrap();
     // Longer than the checks take: the action meets a silent controller.
-    std::thread::sleep(Duration::from_secs(6));
+    std::thread::sleep(Duration::from_secs(5));
     assert!(helpers(&cluster) > 0, "the action waits for the controller");
     frozen.undo().unwrap();
     wait_prologs(&cluster);
