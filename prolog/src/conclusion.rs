@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
 use crate::assignment::Assignment;
+use crate::components;
 use crate::events::Events;
 use crate::progress::Progress;
 use crate::publish;
@@ -188,6 +189,12 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
     }
     run.events.finished(&report);
     let lines = user_lines(&report, &place);
+    if start && let Some(view) = &view {
+        let every = Duration::from_secs(assignment.policy.time.job_poll_s.into());
+        if let Some(words) = components::wait(run.scontrol, job, view, every, run.act_until).await {
+            return given_up(run, &Stop::JobGone(words));
+        }
+    }
     if start { Gate::open(lines) } else { Gate::closed(lines) }
 }
 

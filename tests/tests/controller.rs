@@ -20,7 +20,7 @@ const GRACE: Duration = Duration::from_secs(6);
 
 fn policy(lost: &str) -> String {
     format!(
-        "[host]\nseconds_per_check = 0.7\n[time]\nmax_deadline_s = {DEADLINE_S}\nscontrol_s = 2\n\
+        "[host]\nseconds_per_check = 0.7\n[time]\njoin_s = 4\nmax_deadline_s = {DEADLINE_S}\nscontrol_s = 2\n\
          [actions]\non_controller_lost = '{lost}'\n"
     )
 }

@@ -140,12 +140,10 @@ fn a_heterogeneous_job_is_handled_as_a_whole() {
                 let output = cluster.job_output(leader).unwrap();
                 assert!(output.contains("n2: all_reduce_2") && !output.contains("began"), "{output}");
             } else {
-                // Components are checked each by itself: the script may have begun in the first one by then.
+                // The first component is fine, but its script waits for the second one's verdict.
                 assert!(components.iter().all(|one| one.state() == "CANCELLED"), "{name}");
                 let output = cluster.job_output(leader).unwrap_or_default();
-                for node in ["n4", "n5", "n6"] {
-                    assert!(!output.contains(&format!("ran on {node}\n")), "{output}");
-                }
+                assert!(!output.contains("began"), "{output}");
                 let report = cluster.report(id(&components[1]), 1).unwrap();
                 assert_eq!(report["action"], "end", "{report:#}");
             }
