@@ -83,7 +83,11 @@ impl Site {
             if lives.len() == NODES.len() && alive == 0 {
                 return lives;
             }
-            assert!(begun.elapsed() < SOON, "helpers of {lives:?} are still there\n{}", self.cluster.log_tails());
+            assert!(
+                begun.elapsed() < SOON,
+                "helpers of {lives:?} are still there\n{}",
+                self.cluster.log_tails()
+            );
             sleep(LOOK);
         }
     }
@@ -222,7 +226,8 @@ fn a_helper_whose_slurmd_is_gone_ends_and_blames_nobody() {
     site.wait_measuring();
     // slurmd waits for its prolog as long as systemd lets it; the helper is done, or has noticed.
     site.cluster.restart_slurmd("n2").unwrap();
-    wait::until(AFTER_SLURMD, "no process of ours on n2", || Ok((site.ours("n2") == 0).then_some(()))).unwrap();
+    wait::until(AFTER_SLURMD, "no process of ours on n2", || Ok((site.ours("n2") == 0).then_some(())))
+        .unwrap();
     drop(job);
     site.cluster.scancel([site.jobs.to_string()]).run().unwrap();
     site.cluster.wait_end(JobId(site.jobs), SOON).unwrap();
