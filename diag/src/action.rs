@@ -8,7 +8,7 @@ use crate::check::CheckName;
 use crate::facts::{NodeId, Roster};
 use crate::job::JobView;
 use crate::measurement::{Metric, Subject};
-use crate::policy::{Actions, Undecided};
+use crate::policy::{Actions, ControllerLost, Undecided};
 use crate::request::FailAction;
 use crate::verdict::{FaultClass, Finding, Outcome, Status, Verdict};
 use crate::wording;
@@ -135,16 +135,25 @@ fn names_a_part(verdict: &Verdict) -> bool {
 }
 
 fn end(case: Case<'_>) -> JobAction {
-    // Without a word from the controller the gate alone must do: it ends every task on the nodes.
-    let cancel = case.job.is_some_and(|job| !job.batch || job.het_job_id.is_some());
+    // Without a word from the controller the gate alone must do: it ends every task on the nodes. A batch job ends
+    // with its script, which runs in the first component of a heterogeneous job.
+    let without_script =
+        |job: &JobView| !job.batch || job.het_job_id.is_some_and(|first| first != job.job_id);
+    let cancel = case.job.is_some_and(without_script);
     JobAction::End { cancel }
 }
 
 /// Back to the queue, or the reason why not.
 fn requeue(case: Case<'_>, notes: &mut Vec<String>) -> JobAction {
     let Some(job) = case.job else {
-        notes.push("not requeued: the controller could not be asked about the job".into());
-        return end(case);
+        let (action, fate) = match case.policy.on_controller_lost {
+            ControllerLost::Start => (JobAction::Start, "starts"),
+            ControllerLost::Hold => (end(case), "ends"),
+        };
+        notes.push(format!(
+            "the job is not requeued but {fate} (on_controller_lost): the controller could not be reached"
+        ));
+        return action;
     };
     let exclude = excluded(case);
     let asked_by_name: Vec<&str> =

@@ -205,7 +205,7 @@ pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
         headline(report, &troubles)
     )];
     for item in troubles.iter().take(MAX_LINES) {
-        lines.push(format!("{} {}", item.status, item.message));
+        lines.push(format!("{} {}", item.status, wording::brief(&item.message)));
     }
     if troubles.len() > MAX_LINES {
         lines.push(format!("{} more in the report", troubles.len() - MAX_LINES));
@@ -226,7 +226,7 @@ pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
 /// What the verdict is about, in few words: the lines below it have the numbers.
 fn headline(report: &Report, troubles: &[&Item]) -> String {
     let Some(first) = troubles.first() else { return report.summary.clone() };
-    if !report.summary.starts_with(&first.message) {
+    if !report.summary.starts_with(wording::brief(&first.message)) {
         // A sentence of its own, such as the one on an environment.
         return report.summary.clone();
     }
@@ -259,13 +259,16 @@ pub fn printable(line: &str) -> String {
 pub fn phase_line(verdict: &Verdict, phase: Phase) -> Option<String> {
     let mine: Vec<&Finding> = verdict.findings.iter().filter(|one| one.phase == phase).collect();
     let worst = mine.iter().map(|one| one.status).max()?;
+    let passed = mine.iter().any(|one| one.status == Status::Pass);
+    // Nodes that sat out do not hide that the others passed.
+    let worst = if worst == Status::Skip && passed { Status::Pass } else { worst };
     let mut checks: Vec<String> =
         mine.iter().filter_map(|one| one.check).map(|check| check.to_string()).collect();
     checks.dedup();
     let count = |status: Status| mine.iter().filter(|one| one.status == status).count();
-    let others: Vec<String> = [Status::Fail, Status::Suspect, Status::Error]
+    let others: Vec<String> = [Status::Fail, Status::Suspect, Status::Error, Status::Skip]
         .into_iter()
-        .filter(|status| count(*status) > 0)
+        .filter(|status| count(*status) > 0 && (*status != Status::Skip || worst != Status::Skip))
         .map(|status| format!("{} {status}", count(status)))
         .collect();
     let detail = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
