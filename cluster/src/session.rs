@@ -25,6 +25,9 @@ use crate::message::Message;
 pub const ANSWER_SLACK: Duration = Duration::from_secs(3);
 /// After a deadline this much is still read: a node that was stopped finds its messages unread.
 pub(crate) const LAST_LOOK: Duration = Duration::from_millis(200);
+/// How long a node waits for the deputy's last word where the leader gave none in time: past the deadline the deputy
+/// does nothing but speak.
+const DEPUTY_WORD: Duration = Duration::from_millis(600);
 /// How long the leader waits until its last word has been read.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -268,7 +271,7 @@ impl Session {
         self.mesh.send(self.leader, &Message::Answer { step: self.step, tag }, own);
         let mut deadline = deadline;
         loop {
-            let next = match self.next_of_leader(deadline).await {
+            let next = match self.next_of_leader(deadline + ANSWER_SLACK).await {
                 Err(lost) => {
                     if !self.resume(tag, own) {
                         return Err(lost);
@@ -296,12 +299,11 @@ impl Session {
     }
 
     /// The leader's next message. What it sent before its connection ended still counts.
-    async fn next_of_leader(&mut self, deadline: Instant) -> Result<(Message, Bytes), SessionError> {
+    async fn next_of_leader(&mut self, mut until: Instant) -> Result<(Message, Bytes), SessionError> {
         let lost = |session: &Self, because: String| SessionError::LeaderLost {
             leader: session.id.name(session.leader).to_owned(),
             because,
         };
-        let mut until = deadline + ANSWER_SLACK;
         loop {
             if !self.mesh.alive(self.leader) {
                 until = until.min(Instant::now() + LAST_LOOK);
@@ -344,7 +346,8 @@ impl Session {
     }
 
     /// The leader's last word, given with `Some` there and awaited with `None` elsewhere. The leader may give it
-    /// at any time; it returns when the others have read it, at the latest after two seconds.
+    /// at any time; it returns when the others have read it, at the latest after two seconds and
+    /// not past `deadline`. The others wait until `deadline`, and a moment more for the deputy if the leader is lost.
     ///
     /// # Errors
     /// The leader is lost before it spoke, or its word can't be read. On the deputy that is its cue: it looks at
@@ -352,7 +355,7 @@ impl Session {
     pub async fn conclude<T: Serialize + DeserializeOwned>(
         &mut self,
         word: Option<&T>,
-        deadline: Instant,
+        mut deadline: Instant,
     ) -> Result<T, SessionError> {
         let what = "the leader's last word";
         if word.is_some() && self.leader_lost && self.may_take_over() {
@@ -362,7 +365,7 @@ impl Session {
             let word = word.ok_or(SessionError::NothingToSay)?;
             let bytes = serde_json::to_vec(word).map_err(|error| unreadable(what, &error))?;
             self.spread(&Message::Conclusion, &bytes);
-            self.mesh.goodbye(Instant::now() + GOODBYE).await;
+            self.mesh.goodbye(deadline.min(Instant::now() + GOODBYE)).await;
             bytes.into()
         } else {
             loop {
@@ -380,6 +383,7 @@ impl Session {
                         if !self.resume(CONCLUDING, &[]) {
                             return Err(lost);
                         }
+                        deadline = deadline.max(Instant::now() + DEPUTY_WORD);
                     }
                 }
             }

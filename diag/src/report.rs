@@ -259,13 +259,16 @@ pub fn printable(line: &str) -> String {
 pub fn phase_line(verdict: &Verdict, phase: Phase) -> Option<String> {
     let mine: Vec<&Finding> = verdict.findings.iter().filter(|one| one.phase == phase).collect();
     let worst = mine.iter().map(|one| one.status).max()?;
+    let passed = mine.iter().any(|one| one.status == Status::Pass);
+    // Nodes that sat out do not hide that the others passed.
+    let worst = if worst == Status::Skip && passed { Status::Pass } else { worst };
     let mut checks: Vec<String> =
         mine.iter().filter_map(|one| one.check).map(|check| check.to_string()).collect();
     checks.dedup();
     let count = |status: Status| mine.iter().filter(|one| one.status == status).count();
-    let others: Vec<String> = [Status::Fail, Status::Suspect, Status::Error]
+    let others: Vec<String> = [Status::Fail, Status::Suspect, Status::Error, Status::Skip]
         .into_iter()
-        .filter(|status| count(*status) > 0)
+        .filter(|status| count(*status) > 0 && (*status != Status::Skip || worst != Status::Skip))
         .map(|status| format!("{} {status}", count(status)))
         .collect();
     let detail = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };

@@ -86,6 +86,10 @@ pub async fn gate(
         }
         return gate;
     }
+    if let Ended::Stopped(Stop::Terminated) = &run.ended {
+        // Without a last word: the others lose this node, and go on without it, led by the deputy if need be.
+        return without_verdict(&run, &Stop::Terminated);
+    }
     if session.is_leader() {
         return lead(&run, session, progress, last_word).await;
     }
@@ -278,8 +282,8 @@ fn given_up(run: &Run<'_>, stop: &Stop) -> Gate {
     Gate::closed(vec![format!("{stop}; nothing was decided")])
 }
 
-/// The session broke: nobody is blamed, the job starts or not by `on_error`.
-fn without_verdict(run: &Run<'_>, error: &SessionError) -> Gate {
+/// The session broke, or this helper is to end: nobody is blamed, the job starts or not by `on_error`.
+fn without_verdict(run: &Run<'_>, error: &dyn std::fmt::Display) -> Gate {
     run.events.log(&format!("event=SanityCheckFailed outcome=ERROR summary={:?}", error.to_string()));
     let line = format!("ERROR: {error}; no node is blamed");
     match run.assignment.policy.actions.on_error {

@@ -31,10 +31,11 @@ use tokio::time::Instant;
 const POLICY_FILE: &str = "/etc/aimaster/aimaster.toml";
 
 /// After the request's deadline: how long the leader may still act. Past it nobody does.
-const ACTING: Duration = Duration::from_secs(3);
+const ACTING: Duration = Duration::from_secs(2);
 
-/// After the request's deadline: how long the last word may take to everybody. The plugin adds its own grace.
-const CONCLUSION: Duration = Duration::from_secs(4);
+/// After the request's deadline: how long the last word may take to everybody. The plugin adds its own grace;
+/// all of it together stays below the 5 s in which a prolog must be gone after its deadline.
+const CONCLUSION: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
     let begun = (Instant::now(), Timestamp::now());
@@ -100,7 +101,7 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
     let leading = Arc::new(AtomicBool::new(job.me <= 1));
     let every = Duration::from_secs(policy.time.job_poll_s.into());
     let inquiry = Inquiry { scontrol: Arc::clone(&scontrol), every, leading: Arc::clone(&leading) };
-    let (mut stopping, watching) = watch::start(deadline, job, inquiry);
+    let (mut stopping, watching) = watch::start(deadline, job, inquiry, &events);
 
     let (mut worker, facts) = meeting::facts(assignment).await;
     let mut session = match meeting::session(assignment, &facts, &events, &mut stopping).await {

@@ -1,5 +1,5 @@
 //! What ends a suite early: its deadline, a job that was cancelled or requeued meanwhile (slurmd does not tell a
-//! prolog), and a slurmd that is gone.
+//! prolog), a slurmd that is gone, and SIGTERM.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,8 +9,12 @@ use std::time::Duration;
 use cluster::slurm::environment::JobEnv;
 use cluster::slurm::scontrol::Scontrol;
 use diag::job::JobView;
+use rustix::process::Pid;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
+
+use crate::events::Events;
 
 /// How often the parent process is looked at: cheap, no call to Slurm.
 const PARENT_POLL: Duration = Duration::from_millis(500);
@@ -25,8 +29,10 @@ pub enum Stop {
     Deadline,
     /// The job is no longer this run's: its state, in words.
     JobGone(String),
-    /// The process that started this one is gone.
+    /// The process that started this one is gone, or slurmd above it.
     ParentGone,
+    /// Somebody wants this process to end: slurmd at its own deadline, or an admin.
+    Terminated,
 }
 
 impl fmt::Display for Stop {
@@ -34,7 +40,8 @@ impl fmt::Display for Stop {
         match self {
             Self::Deadline => f.write_str("the time for the checks ran out"),
             Self::JobGone(words) => write!(f, "the job changed ({words})"),
-            Self::ParentGone => f.write_str("slurmd's prolog process ended"),
+            Self::ParentGone => f.write_str("slurmd or its prolog process ended"),
+            Self::Terminated => f.write_str("the helper was told to end (SIGTERM)"),
         }
     }
 }
@@ -81,14 +88,23 @@ pub struct Inquiry {
 
 /// Starts to watch.
 #[must_use]
-pub fn start(deadline: Instant, job: &JobEnv, inquiry: Inquiry) -> (Stopping, tokio::task::JoinHandle<()>) {
+pub fn start(
+    deadline: Instant,
+    job: &JobEnv,
+    inquiry: Inquiry,
+    events: &Events,
+) -> (Stopping, tokio::task::JoinHandle<()>) {
     let (sender, receiver) = watch::channel(None);
-    let parent = rustix::process::getppid();
+    let above = Above::now();
+    let terminated = signal(SignalKind::terminate())
+        .map_err(|error| events.log(&format!("SIGTERM will end this helper without a word: {error}")))
+        .ok();
     let job = job.clone();
     let task = tokio::spawn(async move {
         let stop = tokio::select! {
             () = tokio::time::sleep_until(deadline) => Stop::Deadline,
-            () = parent_gone(parent) => Stop::ParentGone,
+            () = parent_gone(above) => Stop::ParentGone,
+            () = told_to_end(terminated) => Stop::Terminated,
             words = job_gone(&job, &inquiry) => Stop::JobGone(words),
         };
         _ = sender.send(Some(stop));
@@ -96,9 +112,38 @@ pub fn start(deadline: Instant, job: &JobEnv, inquiry: Inquiry) -> (Stopping, to
     (Stopping(receiver), task)
 }
 
-async fn parent_gone(parent: Option<rustix::process::Pid>) {
-    while rustix::process::getppid() == parent {
+/// The processes that wait for this one: slurmstepd (or the site's Prolog script), and above it slurmd. Where slurmd
+/// dies its prolog process lives on, with another parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Above {
+    parent: Option<Pid>,
+    grandparent: Option<Pid>,
+}
+
+impl Above {
+    fn now() -> Self {
+        let parent = rustix::process::getppid();
+        Self { parent, grandparent: parent.and_then(parent_of) }
+    }
+}
+
+/// The parent of a process as /proc shows it.
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // State and parent follow the name, which stands in parentheses and may hold anything.
+    Pid::from_raw(stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?)
+}
+
+async fn parent_gone(above: Above) {
+    while Above::now() == above {
         sleep(PARENT_POLL).await;
+    }
+}
+
+async fn told_to_end(signal: Option<Signal>) {
+    match signal {
+        Some(mut signal) => _ = signal.recv().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -46,12 +46,13 @@ pub struct Limits {
 
 impl Limits {
     /// For the prolog's helper: it reads a few files before it says its deadline, on a busy node within 10 s;
-    /// the grace lets its own deadline come first.
+    /// the grace lets its own deadline come first. The helper says 3 s more than the request's deadline, and a
+    /// prolog must be gone 5 s after that, also with a helper that is frozen.
     pub const PROLOG: Self = Self {
         first: Duration::from_secs(10),
         handshake: true,
-        grace: Duration::from_secs(5),
-        term_to_kill: Duration::from_secs(2),
+        grace: Duration::from_secs(1),
+        term_to_kill: Duration::from_millis(500),
     };
 
     /// For the epilog's helper, which removes a few files.

@@ -44,7 +44,15 @@ pub fn plugstack(how: &str) -> String {
 /// # Errors
 /// The product is not built, the cluster does not boot, or the policy is no TOML.
 pub fn boot(builder: ClusterBuilder, policy: &str) -> Result<Cluster> {
-    let cluster = builder.install(Install::from_target()?).plugstack(&plugstack(OPTIONAL)).boot()?;
+    boot_with(builder, Install::from_target()?, policy)
+}
+
+/// Like [`boot`], with more than the product installed.
+///
+/// # Errors
+/// The cluster does not boot, or the policy is no TOML.
+pub fn boot_with(builder: ClusterBuilder, install: Install, policy: &str) -> Result<Cluster> {
+    let cluster = builder.install(install).plugstack(&plugstack(OPTIONAL)).boot()?;
     set_policy(&cluster, policy)?;
     Ok(cluster)
 }

@@ -1,6 +1,6 @@
 //! Slow and lossy networks: the node or the link at fault is named, wherever it is in the job, and nobody else is
 //! touched.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
 use aimaster_tests::{Cluster, Told, product, serial};
 

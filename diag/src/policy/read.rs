@@ -106,8 +106,8 @@ fn check_rules(policy: &Policy, mistakes: &mut Mistakes) {
         refuse("host.ranks_per_node", wrong, "give a wider range in network.port_first and port_last");
     }
     let window_s = policy.host.seconds_per_check;
-    if window_s * 10.0 > f64::from(max_deadline_s) {
-        let wrong = format!("ten windows of {window_s} s are longer than time.max_deadline_s");
+    if window_s * 2.0 > f64::from(max_deadline_s) {
+        let wrong = format!("two windows of {window_s} s are longer than time.max_deadline_s");
         refuse("host.seconds_per_check", wrong, "give a shorter window");
     }
 }
@@ -199,7 +199,7 @@ fn read_actions(section: &mut Section<'_>, actions: &mut Actions, m: &mut Mistak
 fn read_time(section: &mut Section<'_>, time: &mut Time, m: &mut Mistakes) {
     read_integer(section, "join_s", 1..=3600, &mut time.join_s, m);
     // A day: no prolog should ever run longer, and a slip of a digit shows.
-    read_integer(section, "max_deadline_s", 10..=86_400, &mut time.max_deadline_s, m);
+    read_integer(section, "max_deadline_s", 5..=86_400, &mut time.max_deadline_s, m);
     // A cancelled job's prolog must end within 5 s.
     read_integer(section, "job_poll_s", 1..=4, &mut time.job_poll_s, m);
     read_integer(section, "scontrol_s", 1..=60, &mut time.scontrol_s, m);
