@@ -329,3 +329,23 @@ proptest! {
         let _ = show::states(&text);
     }
 }
+
+#[test]
+fn a_component_in_its_prologs_is_seen() {
+    let of = |id: u32, state: &str| {
+        let head = format!("JobId={id} HetJobId=5 HetJobOffset={} JobName=x", id - 5);
+        record(&head, state, 0, "n1", "")
+    };
+    let prolog = |text: String| text.replace("Reason=None", "Reason=Prolog");
+    let first = prolog(of(5, "RUNNING"));
+    for (second, wait) in [
+        (prolog(of(6, "RUNNING")), true),
+        (of(6, "CONFIGURING"), true),
+        (of(6, "RUNNING"), false),
+        // A job that was cancelled keeps the reason.
+        (prolog(of(6, "CANCELLED")), false),
+        (String::new(), false),
+    ] {
+        assert_eq!(show::other_components_start(&format!("{first}{second}"), 5), wait, "{second}");
+    }
+}

@@ -8,7 +8,7 @@ use crate::check::CheckName;
 use crate::facts::{NodeId, Roster};
 use crate::job::JobView;
 use crate::measurement::{Metric, Subject};
-use crate::policy::{Actions, Undecided};
+use crate::policy::{Actions, ControllerLost, Undecided};
 use crate::request::FailAction;
 use crate::verdict::{FaultClass, Finding, Outcome, Status, Verdict};
 use crate::wording;
@@ -135,16 +135,25 @@ fn names_a_part(verdict: &Verdict) -> bool {
 }
 
 fn end(case: Case<'_>) -> JobAction {
-    // Without a word from the controller the gate alone must do: it ends every task on the nodes.
-    let cancel = case.job.is_some_and(|job| !job.batch || job.het_job_id.is_some());
+    // Without a word from the controller the gate alone must do: it ends every task on the nodes. A batch job ends
+    // with its script, which runs in the first component of a heterogeneous job.
+    let without_script =
+        |job: &JobView| !job.batch || job.het_job_id.is_some_and(|first| first != job.job_id);
+    let cancel = case.job.is_some_and(without_script);
     JobAction::End { cancel }
 }
 
 /// Back to the queue, or the reason why not.
 fn requeue(case: Case<'_>, notes: &mut Vec<String>) -> JobAction {
     let Some(job) = case.job else {
-        notes.push("not requeued: the controller could not be asked about the job".into());
-        return end(case);
+        let (action, fate) = match case.policy.on_controller_lost {
+            ControllerLost::Start => (JobAction::Start, "starts"),
+            ControllerLost::Hold => (end(case), "ends"),
+        };
+        notes.push(format!(
+            "the job is not requeued but {fate} (on_controller_lost): the controller could not be reached"
+        ));
+        return action;
     };
     let exclude = excluded(case);
     let asked_by_name: Vec<&str> =
@@ -234,9 +243,12 @@ fn number(finding: &Finding) -> Option<String> {
     if metric == Metric::Correct {
         return Some("wrong result".into());
     }
-    let limit = finding.limit.as_ref().map_or_else(String::new, |limit| wording::number(limit.value));
-    let unit = if metric.unit() == "ratio" { "" } else { metric.unit() };
-    Some(format!("{}{}{limit}{unit}", wording::number(value), wording::side(metric)))
+    // Shares as percentages, as everywhere else that a person reads them.
+    let (scale, unit) = if metric.unit() == "ratio" { (100.0, "%") } else { (1.0, metric.unit()) };
+    let shown = |value: f64| wording::number(value * scale);
+    let limit = finding.limit.as_ref().map_or_else(String::new, |limit| shown(limit.value));
+    let kind = wording::kind(metric);
+    Some(format!("{}{}{limit}{unit} {kind}", shown(value), wording::side(metric)).trim_end().to_owned())
 }
 
 /// A subject's name for a person: `n3`, `n3/gpu5`, `n1-n3`, `n1->n3`.

@@ -109,6 +109,10 @@ pub struct OutlierRule {
 /// Fewest like subjects among which one can stand out: the median of two is only their mean.
 pub const OUTLIER_MIN_SUBJECTS: usize = 3;
 
+/// Most subjects for which each is held against the others without itself: among more than these one value moves
+/// neither median, and the work would grow with the square of the job.
+const LEAVE_OUT_MAX: usize = 64;
+
 /// Makes the median absolute deviation of a normal distribution its standard deviation.
 const MAD_TO_SIGMA: f64 = 1.4826;
 
@@ -122,21 +126,40 @@ impl OutlierRule {
         }
     }
 
-    /// The limit that the peers' values imply, and their median; `None` with too few values, or for a metric
-    /// where peers say nothing (shares are judged by their limit alone, and so are times, whose spread on a
-    /// healthy network is wider than any fault).
+    /// The limit that the other subjects' values imply for the one that has `value`; `None` with too few values, or
+    /// for a metric where peers say nothing (shares are judged by their limit alone, and so are times, whose spread
+    /// on a healthy network is wider than any fault).
     #[must_use]
-    pub fn limit(self, metric: Metric, values: &[f64]) -> Option<Limit> {
+    pub fn limit(self, metric: Metric, value: f64, values: &[f64]) -> Option<Limit> {
         if values.len() < OUTLIER_MIN_SUBJECTS || !matches!(metric, Metric::Flops | Metric::Busbw) {
             return None;
         }
-        let middle = median(values)?;
-        let deviations: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
+        let others = others(value, values);
+        let middle = median(&others)?;
+        let deviations: Vec<f64> = others.iter().map(|value| (value - middle).abs()).collect();
         let spread = self.mads * MAD_TO_SIGMA * median(&deviations)?;
-        let value = (self.share * middle).min(middle - spread);
-        let source = format!("peers: {:.0} % of the median of {}", self.share * 100.0, values.len());
+        let (by_share, by_spread) = (self.share * middle, middle - spread);
+        let rule = if by_share <= by_spread {
+            format!("{:.0} % of", self.share * 100.0)
+        } else {
+            format!("{} scaled deviations (MAD) below", self.mads)
+        };
+        let source = format!("peers: {rule} the median of {} others", others.len());
+        let value = by_share.min(by_spread);
         (value > 0.0).then_some(Limit { value, source })
     }
+}
+
+/// The values of the other subjects: in a small job a culprit's own value would widen the spread that it has to
+/// exceed.
+#[must_use]
+pub fn others(value: f64, values: &[f64]) -> Vec<f64> {
+    let mut others = values.to_vec();
+    let own = values.iter().position(|other| other.total_cmp(&value).is_eq());
+    if let Some(own) = own.filter(|_| values.len() <= LEAVE_OUT_MAX) {
+        others.swap_remove(own);
+    }
+    others
 }
 
 /// Median of finite values; `None` of none.
@@ -159,11 +182,25 @@ mod tests {
     #[test]
     fn an_outlier_needs_three_peers_and_a_wide_gap() {
         let rule = OutlierRule::of(Engine::Host);
-        assert_eq!(rule.limit(Metric::Flops, &[1.0, 10.0]), None);
-        let limit = rule.limit(Metric::Flops, &[1.0, 10.0, 10.0, 10.0]).unwrap();
+        assert_eq!(rule.limit(Metric::Flops, 1.0, &[1.0, 10.0]), None);
+        let limit = rule.limit(Metric::Flops, 1.0, &[1.0, 10.0, 10.0, 10.0]).unwrap();
         assert!((limit.value - 5.0).abs() < 1e-9, "{limit:?}");
+        assert_eq!(limit.source, "peers: 50 % of the median of 3 others");
         // A wide spread widens the gap that is needed.
-        assert!(rule.limit(Metric::Flops, &[4.0, 7.0, 10.0, 13.0]).is_none_or(|limit| limit.value < 4.0));
+        assert_eq!(rule.limit(Metric::Flops, 4.0, &[4.0, 7.0, 10.0, 13.0]), None);
+        let limit = rule.limit(Metric::Flops, 1.0, &[1.0, 8.5, 10.0, 11.5]).unwrap();
+        assert!(limit.value < 5.0 && limit.source.contains("4 scaled deviations"), "{limit:?}");
+    }
+
+    #[test]
+    fn culprits_do_not_hide_behind_the_spread_that_they_make() {
+        // Two slow ones of six, as measured: each must stand out from the others.
+        let measured = [7.3, 33.7, 40.1, 7.3, 32.6, 32.3];
+        let rule = OutlierRule::of(Engine::Host);
+        for value in measured {
+            let limit = rule.limit(Metric::Flops, value, &measured);
+            assert_eq!(limit.is_some_and(|limit| value < limit.value), value < 10.0, "{value}");
+        }
     }
 
     #[test]

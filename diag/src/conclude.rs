@@ -126,8 +126,10 @@ fn of_check(
     match &state.shown {
         Shown::Nodes { failed, flaky } => findings.extend(of_nodes(roster, state, failed, flaky)),
         Shown::Pairs(modes) => {
+            // A node that is at fault by one way of measuring explains what the other ways show of its pairs.
+            let failed = state.failed();
             for (mode, pairs) in modes {
-                findings.extend(of_pairs(roster, state, *mode, pairs));
+                findings.extend(of_pairs(roster, state, *mode, pairs, &failed));
             }
         }
         Shown::Skipped(_) => {}
@@ -165,7 +167,13 @@ fn of_nodes(
     findings
 }
 
-fn of_pairs(roster: &Roster, state: &CheckState, mode: Mode, pairs: &PairState) -> Vec<Finding> {
+fn of_pairs(
+    roster: &Roster,
+    state: &CheckState,
+    mode: Mode,
+    pairs: &PairState,
+    failed: &BTreeSet<NodeId>,
+) -> Vec<Finding> {
     let check = state.check;
     let mut findings = Vec::new();
     let looks_at = |holds: &dyn Fn(&[NodeId]) -> bool| -> Vec<&Look> {
@@ -193,8 +201,8 @@ fn of_pairs(roster: &Roster, state: &CheckState, mode: Mode, pairs: &PairState) 
         let missed = looks.iter().any(|look| look.sight == Sight::Miss);
         let fine = looks.iter().any(|look| look.sight == Sight::Fine);
         let names = (roster.name(a), roster.name(b));
-        let explained = pairs.bad.contains_key(&a) || pairs.bad.contains_key(&b);
-        if pairs.links.contains(&(a, b)) {
+        let explained = failed.contains(&a) || failed.contains(&b);
+        if pairs.links.contains(&(a, b)) && !explained {
             let class = class_of(&looks, FaultClass::Link);
             let words = |one: &Evidence| wording::link_failed(names, check, one);
             let subject = Subject::Link { a, b };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::baseline::{Baselines, OutlierRule, median};
+use crate::baseline::{Baselines, OutlierRule, median, others};
 use crate::check::CheckName;
 use crate::facts::{Engine, NodeId};
 use crate::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
@@ -73,7 +73,7 @@ pub struct Evidence {
     pub value: f64,
     /// The limit that it misses, else the one nearest to it.
     pub limit: Option<Limit>,
-    /// Median of like subjects in the round.
+    /// Median of the other like subjects in the round.
     pub median: Option<f64>,
     /// Whether it misses the limit.
     pub miss: bool,
@@ -166,7 +166,10 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
         .into_iter()
         .map(|((metric, subject), measurement)| {
             let like = peers.get(&metric).map_or(&[][..], Vec::as_slice);
-            let limits = [suite.baselines.limit(result.round.check, metric), rule.limit(metric, like)];
+            let limits = [
+                suite.baselines.limit(result.round.check, metric),
+                rule.limit(metric, measurement.value, like),
+            ];
             let limit = limits.into_iter().flatten().reduce(|kept, other| stricter(metric, kept, other));
             let miss = limit.as_ref().is_some_and(|limit| worse(metric, measurement.value, limit.value));
             Evidence {
@@ -174,7 +177,7 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
                 subject,
                 value: measurement.value,
                 limit,
-                median: (like.len() > 1).then(|| median(like)).flatten(),
+                median: (like.len() > 1).then(|| median(&others(measurement.value, like))).flatten(),
                 miss,
                 samples: measurement.samples.clone(),
                 detail: measurement.detail.clone(),

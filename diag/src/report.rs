@@ -196,13 +196,16 @@ const MAX_LINES: usize = 8;
 #[must_use]
 pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
     let seconds = report.finished_at.duration_since(report.started_at).as_secs_f64();
+    let mut troubles: Vec<&Item> = report.items.iter().filter(|item| item.status > Status::Skip).collect();
+    // The worst first; the order of the phases stays within each kind.
+    troubles.sort_by_key(|item| std::cmp::Reverse(item.status));
     let mut lines = vec![format!(
         "{} after {seconds:.1} s (counted against the job's time): {}",
-        report.outcome, report.summary
+        report.outcome,
+        headline(report, &troubles)
     )];
-    let troubles: Vec<&Item> = report.items.iter().filter(|item| item.status > Status::Skip).collect();
     for item in troubles.iter().take(MAX_LINES) {
-        lines.push(format!("{} {}", item.status, item.message));
+        lines.push(format!("{} {}", item.status, wording::brief(&item.message)));
     }
     if troubles.len() > MAX_LINES {
         lines.push(format!("{} more in the report", troubles.len() - MAX_LINES));
@@ -220,6 +223,31 @@ pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
     lines.iter().map(|line| printable(line)).collect()
 }
 
+/// What the verdict is about, in few words: the lines below it have the numbers.
+fn headline(report: &Report, troubles: &[&Item]) -> String {
+    let Some(first) = troubles.first() else { return report.summary.clone() };
+    if !report.summary.starts_with(wording::brief(&first.message)) {
+        // A sentence of its own, such as the one on an environment.
+        return report.summary.clone();
+    }
+    let mut names: Vec<String> = Vec::new();
+    for item in troubles.iter().filter(|item| item.status == first.status) {
+        let name = match item.subject.kind.as_str() {
+            "run" => item.check.clone(),
+            kind => format!("{kind} {}", item.subject.name),
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let more = names.len().saturating_sub(MAX_LINES);
+    names.truncate(MAX_LINES);
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    wording::listed(&names.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 /// Without control characters, so that nothing in a name or a message can move the cursor or forge a line.
 #[must_use]
 pub fn printable(line: &str) -> String {
@@ -231,13 +259,16 @@ pub fn printable(line: &str) -> String {
 pub fn phase_line(verdict: &Verdict, phase: Phase) -> Option<String> {
     let mine: Vec<&Finding> = verdict.findings.iter().filter(|one| one.phase == phase).collect();
     let worst = mine.iter().map(|one| one.status).max()?;
+    let passed = mine.iter().any(|one| one.status == Status::Pass);
+    // Nodes that sat out do not hide that the others passed.
+    let worst = if worst == Status::Skip && passed { Status::Pass } else { worst };
     let mut checks: Vec<String> =
         mine.iter().filter_map(|one| one.check).map(|check| check.to_string()).collect();
     checks.dedup();
     let count = |status: Status| mine.iter().filter(|one| one.status == status).count();
-    let others: Vec<String> = [Status::Fail, Status::Suspect, Status::Error]
+    let others: Vec<String> = [Status::Fail, Status::Suspect, Status::Error, Status::Skip]
         .into_iter()
-        .filter(|status| count(*status) > 0)
+        .filter(|status| count(*status) > 0 && (*status != Status::Skip || worst != Status::Skip))
         .map(|status| format!("{} {status}", count(status)))
         .collect();
     let detail = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };

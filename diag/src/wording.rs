@@ -3,7 +3,7 @@
 use crate::check::CheckName;
 use crate::judge::Evidence;
 use crate::measurement::Metric;
-use crate::verdict::{Finding, Outcome, Status};
+use crate::verdict::{Finding, Limit, Outcome, Status};
 
 /// A number with four significant digits at most, without trailing zeros.
 #[must_use]
@@ -34,14 +34,25 @@ pub fn side(metric: Metric) -> char {
     if metric.higher_is_better() { '<' } else { '>' }
 }
 
-/// The value against its limit, with the limit's source and the peers' median.
+/// What a number is, for a check that takes several kinds; empty where the check's name says it.
+#[must_use]
+pub fn kind(metric: Metric) -> &'static str {
+    match metric {
+        Metric::Connect => "to connect",
+        Metric::RoundTrip => "round trip",
+        Metric::Retransmits => "of segments resent",
+        Metric::Flops | Metric::Busbw | Metric::Correct | Metric::Reachable => "",
+    }
+}
+
+/// The value against its limit, and the peers' median.
 fn against(one: &Evidence) -> String {
     let mut text = match one.metric {
         Metric::Correct => format!("only {} of the results are right", quantity(one.metric, one.value)),
         Metric::Reachable => one.detail.clone(),
-        _ => quantity(one.metric, one.value),
+        _ => format!("{} {}", quantity(one.metric, one.value), kind(one.metric)).trim_end().to_owned(),
     };
-    if let (Some(limit), false) = (&one.limit, matches!(one.metric, Metric::Correct | Metric::Reachable)) {
+    if let Some(limit) = limit(one) {
         let sign = if one.miss {
             side(one.metric)
         } else if side(one.metric) == '<' {
@@ -49,35 +60,57 @@ fn against(one: &Evidence) -> String {
         } else {
             '≤'
         };
-        text.push_str(&format!(" {sign} {} ({})", quantity(one.metric, limit.value), limit.source));
+        text.push_str(&format!(" {sign} {}", quantity(one.metric, limit.value)));
     }
     if let Some(median) = one.median.filter(|_| matches!(one.metric, Metric::Flops | Metric::Busbw)) {
-        text.push_str(&format!(", median {}", quantity(one.metric, median)));
-    }
-    if !one.detail.is_empty() && one.metric != Metric::Reachable {
-        text.push_str(&format!(" [{}]", one.detail));
+        text.push_str(&format!(", median of the job {}", quantity(one.metric, median)));
     }
     text
+}
+
+/// The limit where it says something: shares of right results and of reached ports have an obvious one.
+fn limit(one: &Evidence) -> Option<&Limit> {
+    one.limit.as_ref().filter(|_| !matches!(one.metric, Metric::Correct | Metric::Reachable))
+}
+
+/// What a reader of the whole report also wants to know, in brackets at the end of a message: where the limit comes
+/// from, and how it was measured. [`brief`] leaves it out.
+fn background(one: &Evidence) -> String {
+    let mut parts = Vec::new();
+    parts.extend(limit(one).map(|limit| format!("limit: {}", limit.source)));
+    parts.extend((!one.detail.is_empty() && one.metric != Metric::Reachable).then(|| one.detail.clone()));
+    if parts.is_empty() { String::new() } else { format!(" [{}]", parts.join("; ")) }
+}
+
+/// A message without the background in brackets at its end: what fits on a user's screen.
+#[must_use]
+pub fn brief(message: &str) -> &str {
+    match message.rsplit_once(" [") {
+        Some((head, _)) if message.ends_with(']') => head,
+        _ => message,
+    }
 }
 
 /// A node that missed in two windows.
 #[must_use]
 pub fn node_failed(name: &str, check: CheckName, one: &Evidence) -> String {
-    format!("{name}: {check} {}; measured twice", against(one))
+    format!("{name}: {check} {}; measured twice{}", against(one), background(one))
 }
 
 /// A node that missed with several good partners.
 #[must_use]
 pub fn node_failed_with(name: &str, check: CheckName, one: &Evidence, partners: &[&str]) -> String {
-    format!("{name}: {check} {}; missed with {}, each fine with others", against(one), listed(partners))
+    let (value, partners) = (against(one), listed(partners));
+    format!("{name}: {check} {value}; missed with {partners}, each fine with others{}", background(one))
 }
 
 /// A link whose two ends are fine with others.
 #[must_use]
 pub fn link_failed((a, b): (&str, &str), check: CheckName, one: &Evidence) -> String {
     format!(
-        "{a} - {b}: {check} {}; measured twice, both nodes are fine with others: look at what lies between them",
-        against(one)
+        "{a} - {b}: {check} {}; measured twice, both nodes are fine with others: look at what lies between them{}",
+        against(one),
+        background(one)
     )
 }
 
@@ -91,29 +124,31 @@ pub fn path_blocked(check: CheckName, one: &Evidence) -> String {
 #[must_use]
 pub fn suspect((a, b): (&str, &str), check: CheckName, one: &Evidence) -> String {
     format!(
-        "{a} or {b} or what lies between them: {check} {}; no node that is known to be good could meet them",
-        against(one)
+        "{a} or {b} or what lies between them: {check} {}; which of them is not known: no third node that is fine \
+         could meet them{}",
+        against(one),
+        background(one)
     )
 }
 
 /// A miss that time did not allow to confirm.
 #[must_use]
 pub fn not_confirmed(name: &str, check: CheckName, one: &Evidence) -> String {
-    format!("{name}: {check} {}; seen once, not confirmed", against(one))
+    format!("{name}: {check} {}; seen once, not confirmed{}", against(one), background(one))
 }
 
 /// A node that is fine.
 #[must_use]
 pub fn fine(name: &str, check: CheckName, one: &Evidence, again: bool) -> String {
     let note = if again { "; missed once, fine when measured again" } else { "" };
-    format!("{name}: {check} {}{note}", against(one))
+    format!("{name}: {check} {}{note}{}", against(one), background(one))
 }
 
 /// A pair that is fine.
 #[must_use]
 pub fn pair_fine((a, b): (&str, &str), check: CheckName, one: &Evidence, again: bool) -> String {
     let note = if again { "; missed once, fine when measured again" } else { "" };
-    format!("{a} - {b}: {check} {}{note}", against(one))
+    format!("{a} - {b}: {check} {}{note}{}", against(one), background(one))
 }
 
 /// The outcome in a sentence: the most important finding first.
@@ -127,7 +162,7 @@ pub fn summary(outcome: Outcome, nodes: usize, findings: &[Finding]) -> String {
         Outcome::Skip => Status::Skip,
     };
     let mut lines = findings.iter().filter(|one| one.status == wanted);
-    let first = lines.next().map_or("nothing was measured", |one| one.message.as_str());
+    let first = lines.next().map_or("nothing was measured", |one| brief(&one.message));
     match lines.count() {
         0 => first.to_owned(),
         more => format!("{first} (and {more} more)"),
@@ -147,6 +182,14 @@ pub fn listed(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_brief_form_has_no_background() {
+        assert_eq!(brief("n2: 1 < 2; measured twice [limit: peers; 3 rounds]"), "n2: 1 < 2; measured twice");
+        for whole in ["n2: refused ([fe80::1])", "n2 [x] is gone", ""] {
+            assert_eq!(brief(whole), whole);
+        }
+    }
 
     #[test]
     fn numbers_are_short_and_keep_four_digits() {

@@ -2,6 +2,7 @@
 //! that no task starts before the action is done.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cluster::session::{Session, SessionError};
 use cluster::slurm::apply::{Applied, Step, ThisRun, apply};
@@ -13,16 +14,28 @@ use diag::job::JobView;
 use diag::policy::{ControllerLost, Undecided};
 use diag::report::{Report, RunId, user_lines};
 use diag::round::RoundResult;
-use diag::verdict::Verdict;
+use diag::verdict::{Outcome, Verdict};
 use jiff::Timestamp;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::assignment::Assignment;
+use crate::components;
 use crate::events::Events;
 use crate::progress::Progress;
 use crate::publish;
 use crate::suite::Ended;
 use crate::watch::Stop;
+
+/// How long a job that starts anyway is held up for words to its user or the admin.
+const COURTESY: Duration = Duration::from_secs(2);
+
+/// Rest before the controller is asked again about the job.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// srun, when its job is cancelled before it starts, says that nodes are not ready and something is wrong with their
+/// boot. That would send a user looking in the wrong place.
+const CANCELLED: &str =
+    "aimaster: it is cancelled now; what Slurm says of nodes that are not ready means only that";
 
 /// A run whose measuring is over.
 pub struct Run<'r> {
@@ -107,15 +120,40 @@ async fn tell(run: &Run<'_>, session: &mut Session, gate: &Gate, last_word: Inst
     }
 }
 
+/// Whether something is done that only the controller can do, and that is worth waiting for it. Words to the user
+/// and to the admin are not: a job that starts is not held up for them.
+fn needs_controller(decision: &Decision) -> bool {
+    let job = matches!(decision.job, JobAction::Requeue { .. } | JobAction::End { cancel: true });
+    job || !decision.drains.is_empty()
+}
+
+/// The job, for the decision; asked for again while the controller is not reached.
+async fn ask_for_job(run: &Run<'_>, until: Instant) -> Option<JobView> {
+    loop {
+        match run.scontrol.show_job(run.assignment.job.job_id, until).await {
+            Ok(view) => return Some(view),
+            Err(error) if error.is_unreachable() && Instant::now() + RETRY_PAUSE < until => {
+                sleep(RETRY_PAUSE).await;
+            }
+            Err(error) => {
+                run.events.log(&format!("the job is not known: {error}"));
+                return None;
+            }
+        }
+    }
+}
+
 async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
     let assignment = run.assignment;
     let job = &assignment.job;
     let stopped = matches!(run.ended, Ended::Stopped(Stop::Deadline))
         .then(|| format!("the time of {} s ran out", assignment.asked.timeout_s));
     let verdict = verdict(assignment, session, &run.results, stopped.as_deref());
+    let brief = run.act_until.min(Instant::now() + COURTESY);
+    let passed = matches!(verdict.outcome, Outcome::Pass | Outcome::Skip);
     let view = match view {
         Some(view) => Some(view),
-        None => run.scontrol.show_job(job.job_id, run.act_until).await.ok(),
+        None => ask_for_job(run, if passed { brief } else { run.act_until }).await,
     };
     let decision = action::decide(Case {
         fail_action: assignment.asked.fail_action,
@@ -143,13 +181,25 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
     report.drained = decision.drains.iter().map(|drain| drain.node.clone()).collect();
     let steps =
         steps(&decision, assignment.policy.actions.requeue_nice, interactive, &user_lines(&report, &place));
-    let applied = apply(run.scontrol, &this_run, &steps, run.act_until).await;
+    let until = if needs_controller(&decision) { run.act_until } else { brief };
+    let applied = apply(run.scontrol, &this_run, &steps, until).await;
     note(&mut report, &applied);
+    let start = starts(run, &decision, &applied);
+    if matches!(decision.job, JobAction::Requeue { .. }) && !requeued(&applied) {
+        report.action = if start { "start" } else { "end" }.into();
+    }
     if let Err(error) = publish::report(&assignment.policy.paths.report_dir, &report, job.gid) {
         run.events.log(&format!("the report can't be written under {path}: {error}"));
     }
     run.events.finished(&report);
-    gate_for(run, &decision, &applied, user_lines(&report, &place))
+    let lines = user_lines(&report, &place);
+    if start && let Some(view) = &view {
+        let every = Duration::from_secs(assignment.policy.time.job_poll_s.into());
+        if let Some(words) = components::wait(run.scontrol, job, view, every, run.act_until).await {
+            return given_up(run, &Stop::JobGone(words));
+        }
+    }
+    if start { Gate::open(lines) } else { Gate::closed(lines) }
 }
 
 /// Drains first, then the job: told, requeued or cancelled, and last our part of its comment. A job that passed
@@ -159,7 +209,10 @@ fn steps(decision: &Decision, nice: Option<i32>, interactive: bool, lines: &[Str
     let mut steps: Vec<Step> =
         drains.map(|drain| Step::Drain { node: drain.node.clone(), reason: drain.reason.clone() }).collect();
     if interactive {
-        let named: Vec<String> = lines.iter().map(|line| format!("aimaster: {line}")).collect();
+        let mut named: Vec<String> = lines.iter().map(|line| format!("aimaster: {line}")).collect();
+        if matches!(decision.job, JobAction::End { .. }) {
+            named.push(CANCELLED.into());
+        }
         steps.push(Step::Notify { text: named.join("\n") });
     }
     if let JobAction::Requeue { exclude } = &decision.job {
@@ -196,16 +249,21 @@ fn name(step: &Step) -> String {
     }
 }
 
-fn gate_for(run: &Run<'_>, decision: &Decision, applied: &Applied, lines: Vec<String>) -> Gate {
-    let start = match decision.job {
+fn requeued(applied: &Applied) -> bool {
+    applied.outcomes.iter().any(|one| matches!(one.step, Step::Requeue { .. }) && one.result.is_ok())
+}
+
+/// Whether the job's tasks may start on these nodes.
+fn starts(run: &Run<'_>, decision: &Decision, applied: &Applied) -> bool {
+    match decision.job {
         JobAction::Start => true,
         JobAction::End { .. } => false,
         JobAction::Requeue { .. } => {
-            applied.controller_lost
+            !requeued(applied)
+                && applied.controller_lost
                 && run.assignment.policy.actions.on_controller_lost == ControllerLost::Start
         }
-    };
-    if start { Gate::open(lines) } else { Gate::closed(lines) }
+    }
 }
 
 /// The job is gone, or slurmd is: nothing is left to act on.

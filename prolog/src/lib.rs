@@ -4,6 +4,7 @@
 
 pub mod assignment;
 pub mod checks;
+pub mod components;
 pub mod conclusion;
 pub mod events;
 pub mod meeting;

@@ -65,6 +65,7 @@ mod slurm_version;
 mod stamp;
 mod switch;
 mod syslog;
+mod told;
 mod users;
 pub mod wait;
 
@@ -83,4 +84,6 @@ pub use shaping::{Block, Deny};
 pub use slurm::JobId;
 pub use slurm_version::SlurmVersion;
 pub use stamp::{stamp, stamped};
+
+pub use told::Told;
 pub use users::{AIMASTER, ALICE, BOB};

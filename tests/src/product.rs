@@ -1,6 +1,7 @@
 //! The product on the test cluster: installed, switched on by one plugstack line, with a policy for the host
 //! engine, and its reports read back.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -8,8 +9,11 @@ use serde_json::Value;
 
 use crate::builder::ClusterBuilder;
 use crate::cluster::Cluster;
+use crate::conf::CTL;
+use crate::exec::Exec;
 use crate::install::{Install, NODE_DIR, NODE_PLUGIN};
 use crate::slurm::JobId;
+use crate::users::ALICE;
 use crate::wait::until;
 
 /// How the plugin is loaded by a site that follows the manual.
@@ -25,6 +29,9 @@ max_deadline_s = 40
 
 /// How long a report may take to appear once its job is over.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
+
+/// How long nodes may take to be idle again once a job is over.
+const IDLE_WAIT: Duration = Duration::from_secs(20);
 
 /// The line of plugstack.conf; `how` is `optional` or `required`.
 #[must_use]
@@ -110,5 +117,59 @@ impl Cluster {
             }
         }
         Ok(drained)
+    }
+
+    /// `aimaster` on the login node as alice.
+    pub fn aimaster<S: Into<String>>(&self, args: impl IntoIterator<Item = S>) -> Exec<'_> {
+        self.command(CTL, [format!("{NODE_DIR}/aimaster")]).user(ALICE).args(args)
+    }
+
+    /// Takes drained nodes back into service, whoever drained them, and waits until all nodes are idle.
+    ///
+    /// # Errors
+    /// scontrol does not answer, or a node stays busy.
+    pub fn put_back(&self) -> Result<()> {
+        for (name, _) in self.drained()? {
+            self.scontrol(["update".to_owned(), format!("nodename={name}"), "state=resume".to_owned()])
+                .ok()?;
+        }
+        self.wait_idle(self.nodes().len(), IDLE_WAIT)
+    }
+
+    /// Counts the product's calls to Slurm from now on: gives the policy under which it calls a program that
+    /// takes them down and then does what it is asked. [`Cluster::slurm_calls`] has them.
+    ///
+    /// # Errors
+    /// The programs can't be written.
+    pub fn log_slurm_calls(&self) -> Result<String> {
+        let mut policy = String::from("[paths]\n");
+        for name in ["scontrol", "scancel"] {
+            let path = self.base().join("opt").join(format!("logged-{name}"));
+            let log = self.calls_file();
+            let text = format!(
+                "#!/bin/sh\nread -r node </proc/sys/kernel/hostname\n\
+                 echo \"CALL $node {name} $*\" >>{}\nexec /usr/bin/{name} \"$@\"\n",
+                log.display()
+            );
+            std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+            policy += &format!("{name} = '{}'\n", path.display());
+        }
+        Ok(policy)
+    }
+
+    /// The calls since the last time that this was asked: `node scontrol arguments`, without later lines of a
+    /// text of several lines.
+    ///
+    /// # Errors
+    /// The list can't be emptied.
+    pub fn slurm_calls(&self) -> Result<Vec<String>> {
+        let text = std::fs::read_to_string(self.calls_file()).unwrap_or_default();
+        std::fs::write(self.calls_file(), "").context("cannot empty the list of calls")?;
+        Ok(text.lines().filter_map(|line| line.strip_prefix("CALL ")).map(str::to_owned).collect())
+    }
+
+    fn calls_file(&self) -> std::path::PathBuf {
+        self.base().join("calls")
     }
 }

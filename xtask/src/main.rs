@@ -2,8 +2,11 @@
 //! as root, with rustup and git.
 #![forbid(unsafe_code)]
 
+mod install;
 mod packages;
 mod stage;
+
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
@@ -27,12 +30,22 @@ enum Task {
         #[arg(long)]
         only: Option<String>,
     },
+    /// Rewrite the parts of the documentation that are made from the code.
+    Docs,
+    /// Build for production and copy plugin, helpers, policy and baselines to where Slurm looks for them.
+    Install {
+        /// Install below this folder in place of /.
+        #[arg(long, default_value = "/")]
+        root: PathBuf,
+    },
 }
 
 fn main() -> Result<()> {
     match Arguments::parse().task {
         Task::Demo => demo(),
         Task::Test { only } => test(only.as_deref()),
+        Task::Docs => docs(),
+        Task::Install { root } => install::install(&root),
     }
 }
 
@@ -44,6 +57,12 @@ fn demo() -> Result<()> {
         bail!("the build failed");
     }
     cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "demo"])
+}
+
+/// The test that finds drift also mends it; the second run says whether that was all.
+fn docs() -> Result<()> {
+    let run = || cargo(&["test", "--quiet", "--package", "aimaster-tests", "--test", "docs"]);
+    run().or_else(|_| run())
 }
 
 fn test(only: Option<&str>) -> Result<()> {

@@ -137,6 +137,19 @@ impl Scontrol {
         show::job(&said, id).map_err(|source| ScontrolError::Output { command, source })
     }
 
+    /// Whether another component of the heterogeneous job with this leader is in its prologs: one call.
+    ///
+    /// # Errors
+    /// See [`ScontrolError`].
+    pub async fn other_components_start(
+        &self,
+        leader: u32,
+        deadline: Instant,
+    ) -> Result<bool, ScontrolError> {
+        let (_, said) = self.scontrol(&["show", "job", &leader.to_string()], deadline).await?;
+        Ok(show::other_components_start(&said, leader))
+    }
+
     /// `scontrol show node`, one call for all of them; in the given order.
     ///
     /// # Errors

@@ -140,6 +140,23 @@ pub fn selector(text: &str, id: u32) -> Option<String> {
     }
 }
 
+/// Whether the output shows another component of this heterogeneous job that is in its prologs. A name that imitates
+/// a record can make its own job wait, no more, so nothing is refused here.
+#[must_use]
+pub fn other_components_start(text: &str, leader: u32) -> bool {
+    let het = leader.to_string();
+    let mut other = false;
+    text.split('\n').any(|line| {
+        if line.starts_with("JobId=") {
+            other = word(line, "HetJobId") == Some(&het) && word(line, "JobId") != Some(&het);
+        }
+        let state = line.strip_prefix("   JobState=").map(first);
+        other
+            && (state == Some("CONFIGURING")
+                || (state == Some("RUNNING") && word(line, "Reason") == Some("Prolog")))
+    })
+}
+
 /// The job `id` in the output of `scontrol show job`, which has to be about this job alone.
 ///
 /// # Errors
