@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -103,6 +103,8 @@ pub(crate) struct Identity {
     pub(crate) tally: Tally,
     /// Why leader or deputy were not reached so far.
     pub(crate) unreached: Mutex<BTreeMap<NodeId, String>>,
+    /// The last word is said: how connections end from here on is no news.
+    pub(crate) over: AtomicBool,
 }
 
 impl Identity {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use diag::facts::NodeId;
 use tokio::sync::{mpsc, watch};
@@ -177,6 +178,7 @@ impl Mesh {
     /// Sends what is queued, says goodbye and waits until the peers have read it: a process that ends with
     /// unread bytes resets its connections, and with them its own last words.
     pub(crate) async fn goodbye(&mut self, deadline: Instant) {
+        self.id.over.store(true, Ordering::Relaxed);
         self.helpers.abort_all();
         let mut endings = Vec::new();
         for link in self.links.values_mut().flatten() {
@@ -222,7 +224,9 @@ async fn read(
             Err(error @ WireError::Closed) => break error.to_string(),
             Err(error) => {
                 let because = crate::chain(&error);
-                id.log.line(&format!("connection with {}: {because}", id.name(from)));
+                if !id.over.load(Ordering::Relaxed) {
+                    id.log.line(&format!("connection with {}: {because}", id.name(from)));
+                }
                 break because;
             }
         };

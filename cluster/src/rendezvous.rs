@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -159,6 +160,7 @@ pub async fn meet_unless(
         log,
         tally: Tally::default(),
         unreached: Mutex::default(),
+        over: AtomicBool::new(false),
     });
     let mut mesh = Mesh::new(Arc::clone(&id));
     let give_up = Instant::now() + join_window + PEER_SLACK;

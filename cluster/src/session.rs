@@ -298,7 +298,7 @@ impl Session {
         }
     }
 
-    /// The leader's next message. What it sent before its connection ended still counts.
+    /// The leader's next message, or its last word as the deputy passes it on. What it sent before its connection ended still counts.
     async fn next_of_leader(&mut self, mut until: Instant) -> Result<(Message, Bytes), SessionError> {
         let lost = |session: &Self, because: String| SessionError::LeaderLost {
             leader: session.id.name(session.leader).to_owned(),
@@ -313,7 +313,9 @@ impl Session {
                 next => next,
             };
             match next {
-                Some(Incoming::Message { from, message, payload }) if from == self.leader => {
+                Some(Incoming::Message { from, message, payload })
+                    if from == self.leader || (from <= 1 && message == Message::Conclusion) =>
+                {
                     return Ok((message, payload));
                 }
                 Some(Incoming::Closed { from }) if from == self.leader && !self.mesh.alive(from) => {
@@ -370,6 +372,11 @@ impl Session {
         } else {
             loop {
                 if let Some(bytes) = self.conclusion.take() {
+                    if self.may_take_over() {
+                        // The leader's way to others may be worse than its way to the deputy, and all must do the same.
+                        self.spread(&Message::Conclusion, &bytes);
+                        self.mesh.goodbye(deadline.min(Instant::now() + GOODBYE)).await;
+                    }
                     break bytes;
                 }
                 match self.next_of_leader(deadline).await {

@@ -123,7 +123,8 @@ fn of_channels(roster: &Roster, state: &CheckState, channels: &[(Channel, PairSt
     for (channel, pairs) in channels {
         let looks = channel.looks(&state.looks);
         for (&node, partners) in &pairs.bad {
-            let whole = on_every_rail(&node);
+            // By several ways of measuring, or on all its rails, it is named once; bad rails one by one.
+            let whole = channel.rail.is_none() || on_every_rail(&node);
             if whole && !named.insert(node) {
                 continue;
             }
@@ -138,6 +139,8 @@ fn of_channels(roster: &Roster, state: &CheckState, channels: &[(Channel, PairSt
     findings
 }
 
+/// A node or a rail that missed with several good partners. Where every miss is a port that can't be reached, the
+/// finding is about a way to that node, or from it: a setting, no part.
 fn bad_node(
     roster: &Roster,
     check: CheckName,
@@ -149,12 +152,29 @@ fn bad_node(
     let missed: Vec<&Look> =
         looks.iter().filter(|look| look.group.contains(&node) && look.sight == Sight::Miss).collect();
     let names: Vec<&str> = partners.iter().map(|other| roster.name(*other)).collect();
-    let name = wording::subject(roster, &subject);
     let class = class_of(&missed, FaultClass::Part);
-    let words = |one: &Evidence| wording::node_failed_with(&name, check, one, &names);
-    let mut finding = from_looks(check, Status::Fail, Some(class), subject, &missed, words);
+    let mut finding = match blocked_way(&missed, node).filter(|_| class == FaultClass::Config) {
+        Some(look) => {
+            let way = look.evidence[0].subject.clone();
+            let words = |one: &Evidence| wording::node_blocked(roster.name(node), check, one, &names);
+            from_looks(check, Status::Fail, Some(class), way, &[&look], words)
+        }
+        None => {
+            let name = wording::subject(roster, &subject);
+            let words = |one: &Evidence| wording::node_failed_with(&name, check, one, &names);
+            from_looks(check, Status::Fail, Some(class), subject, &missed, words)
+        }
+    };
     finding.peers = partners.to_vec();
     finding
+}
+
+/// The miss that shows best which ports of `node` are closed: on the way to it, else on the way from it.
+fn blocked_way(missed: &[&Look], node: NodeId) -> Option<Look> {
+    let ways = || missed.iter().flat_map(|look| look.misses().map(move |one| (*look, one)));
+    let inward = |one: &Evidence| matches!(one.subject, Subject::Path { to, .. } if to == node);
+    let (look, one) = ways().find(|(_, one)| inward(one)).or_else(|| ways().next())?;
+    Some(Look { evidence: vec![one.clone()], ..look.clone() })
 }
 
 fn of_pairs(

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 /// A closed port refuses at once; one that does not answer is not worth more.
 const CONNECT: Duration = Duration::from_millis(200);
 /// How long an answer is waited for.
-const ANSWER: Duration = Duration::from_millis(500);
+const ANSWER: Duration = Duration::from_millis(100);
 /// Between two rounds over all ports: the machine is measured meanwhile.
 const REST: Duration = Duration::from_millis(10);
 /// Connections that stay open and say nothing; more than a meeting of a few nodes keeps pending.
