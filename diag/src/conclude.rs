@@ -128,7 +128,11 @@ fn of_check(
         Shown::Pairs(modes) => {
             // A node that is at fault by one way of measuring explains what the other ways show of its pairs.
             let failed = state.failed();
+            let mut named = BTreeSet::new();
             for (mode, pairs) in modes {
+                for (&node, partners) in pairs.bad.iter().filter(|(node, _)| named.insert(**node)) {
+                    findings.push(of_bad(roster, state, *mode, node, partners));
+                }
                 findings.extend(of_pairs(roster, state, *mode, pairs, &failed));
             }
         }
@@ -167,6 +171,37 @@ fn of_nodes(
     findings
 }
 
+/// A node that missed with several good partners. Where every miss is a port that can't be reached, the finding is
+/// about a way to that node, or from it: a setting, no part.
+fn of_bad(roster: &Roster, state: &CheckState, mode: Mode, node: NodeId, partners: &[NodeId]) -> Finding {
+    let check = state.check;
+    let of_node = |look: &&Look| look.mode == mode && look.group.contains(&node) && look.sight == Sight::Miss;
+    let missed: Vec<&Look> = state.looks.iter().filter(of_node).collect();
+    let names: Vec<&str> = partners.iter().map(|other| roster.name(*other)).collect();
+    let class = class_of(&missed, FaultClass::Part);
+    let mut finding = match blocked_way(&missed, node).filter(|_| class == FaultClass::Config) {
+        Some(look) => {
+            let subject = look.evidence[0].subject.clone();
+            let words = |one: &Evidence| wording::node_blocked(roster.name(node), check, one, &names);
+            from_looks(check, Status::Fail, Some(class), subject, &[&look], words)
+        }
+        None => {
+            let words = |one: &Evidence| wording::node_failed_with(roster.name(node), check, one, &names);
+            from_looks(check, Status::Fail, Some(class), Subject::Node { node }, &missed, words)
+        }
+    };
+    finding.peers = partners.to_vec();
+    finding
+}
+
+/// The miss that shows best which ports of `node` are closed: on the way to it, else on the way from it.
+fn blocked_way(missed: &[&Look], node: NodeId) -> Option<Look> {
+    let ways = || missed.iter().flat_map(|look| look.misses().map(move |one| (*look, one)));
+    let inward = |one: &Evidence| matches!(one.subject, Subject::Path { to, .. } if to == node);
+    let (look, one) = ways().find(|(_, one)| inward(one)).or_else(|| ways().next())?;
+    Some(Look { evidence: vec![one.clone()], ..look.clone() })
+}
+
 fn of_pairs(
     roster: &Roster,
     state: &CheckState,
@@ -179,20 +214,6 @@ fn of_pairs(
     let looks_at = |holds: &dyn Fn(&[NodeId]) -> bool| -> Vec<&Look> {
         state.looks.iter().filter(|look| look.mode == mode && holds(&look.group)).collect()
     };
-    for (&node, partners) in &pairs.bad {
-        let missed: Vec<&Look> = looks_at(&|group| group.contains(&node))
-            .into_iter()
-            .filter(|look| look.sight == Sight::Miss)
-            .collect();
-        let names: Vec<&str> = partners.iter().map(|other| roster.name(*other)).collect();
-        let name = roster.name(node);
-        let class = class_of(&missed, FaultClass::Part);
-        let words = |one: &Evidence| wording::node_failed_with(name, check, one, &names);
-        let subject = Subject::Node { node };
-        let mut finding = from_looks(check, Status::Fail, Some(class), subject, &missed, words);
-        finding.peers.clone_from(partners);
-        findings.push(finding);
-    }
     let groups: BTreeSet<&[NodeId]> =
         state.looks.iter().filter(|look| look.mode == mode).map(|look| look.group.as_slice()).collect();
     for group in groups {

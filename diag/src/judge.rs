@@ -142,13 +142,16 @@ fn sight(round: &Round, group: &[NodeId], evidence: &[Evidence]) -> Sight {
 /// Every number of a round, both sides of a pair merged, held against baseline and peers.
 fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
     let mut by_subject: BTreeMap<(Metric, Subject), &Measurement> = BTreeMap::new();
-    for outcome in result.outcomes.values() {
+    for (node, outcome) in &result.outcomes {
         let NodeOutcome::Measured(measurements) = outcome else { continue };
         for measurement in measurements.iter().filter(|one| one.check == result.round.check) {
             by_subject
                 .entry((measurement.metric, measurement.subject.clone()))
                 .and_modify(|kept| {
-                    if worse(measurement.metric, measurement.value, kept.value) {
+                    // Of two that are equally bad the sender knows more: it was refused, or got no answer.
+                    let sender = matches!(measurement.subject, Subject::Path { from, .. } if from == *node);
+                    let equal = !worse(measurement.metric, kept.value, measurement.value);
+                    if worse(measurement.metric, measurement.value, kept.value) || (sender && equal) {
                         *kept = measurement;
                     }
                 })

@@ -104,6 +104,17 @@ pub fn node_failed_with(name: &str, check: CheckName, one: &Evidence, partners: 
     format!("{name}: {check} {value}; missed with {partners}, each fine with others{}", background(one))
 }
 
+/// A node whose ports can't be reached, or that can't reach anybody's.
+#[must_use]
+pub fn node_blocked(name: &str, check: CheckName, one: &Evidence, partners: &[&str]) -> String {
+    format!(
+        "{}: {check}; seen between {name} and each of {}, which reach others: a setting, no broken part; open the \
+         port range of aimaster.toml in the firewalls on this way, or mend the address of {name}",
+        one.detail,
+        listed(partners)
+    )
+}
+
 /// A link whose two ends are fine with others.
 #[must_use]
 pub fn link_failed((a, b): (&str, &str), check: CheckName, one: &Evidence) -> String {
@@ -117,7 +128,10 @@ pub fn link_failed((a, b): (&str, &str), check: CheckName, one: &Evidence) -> St
 /// A port that can't be reached.
 #[must_use]
 pub fn path_blocked(check: CheckName, one: &Evidence) -> String {
-    format!("{check}: {}; tried twice: open the port range of aimaster.toml between the nodes", one.detail)
+    format!(
+        "{}: {check}; tried twice: a setting, no broken part; open the port range of aimaster.toml between the nodes",
+        one.detail
+    )
 }
 
 /// Two nodes that can't be told apart.

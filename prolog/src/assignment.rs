@@ -10,9 +10,9 @@ use diag::check::CheckName;
 use diag::facts::Engine;
 use diag::judge::Suite;
 use diag::policy::{Policy, Scope};
-use diag::request::Request;
 use diag::request::effective::{Effective, Source, effective};
 use diag::request::mistake::Mistake;
+use diag::request::{Ask, Request};
 use serde::Serialize;
 
 /// The variable that carries the request; slurmd gives it this prefix.
@@ -124,6 +124,16 @@ impl Assignment {
     pub fn check_number(&self) -> u32 {
         self.job.restart.saturating_add(1)
     }
+}
+
+/// What a user who asked for checks is told where the site's policy leaves the job out: skipped is not passed.
+#[must_use]
+pub fn left_out(scope: &Scope, job: &JobEnv, request: Option<&str>) -> Option<String> {
+    let asked = request
+        .and_then(|text| Request::decode(text).ok())
+        .is_some_and(|request| matches!(request.sanity, Ask::On(_)));
+    (asked && !in_scope(scope, job))
+        .then(|| "SKIP: nothing was checked: this site's policy leaves this job out ([scope])".to_owned())
 }
 
 fn in_scope(scope: &Scope, job: &JobEnv) -> bool {

@@ -26,6 +26,9 @@ use crate::publish;
 use crate::suite::Ended;
 use crate::watch::Stop;
 
+/// What a report says where nothing could be done for want of a word from Slurm.
+const NOT_ASKED: &str = "Slurm could not be asked about the job in time (is the controller reachable?): nothing was changed there";
+
 /// How long a job that starts anyway is held up for words to its user or the admin.
 const COURTESY: Duration = Duration::from_secs(2);
 
@@ -182,8 +185,15 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
     let steps =
         steps(&decision, assignment.policy.actions.requeue_nice, interactive, &user_lines(&report, &place));
     let until = if needs_controller(&decision) { run.act_until } else { brief };
-    let applied = apply(run.scontrol, &this_run, &steps, until).await;
-    note(&mut report, &applied);
+    let applied = if view.is_some() || steps.is_empty() {
+        let applied = apply(run.scontrol, &this_run, &steps, until).await;
+        note(&mut report, &applied);
+        applied
+    } else {
+        note(&mut report, &Applied::default());
+        report.errors.push(NOT_ASKED.into());
+        Applied::default()
+    };
     let start = starts(run, &decision, &applied);
     if matches!(decision.job, JobAction::Requeue { .. }) && !requeued(&applied) {
         report.action = if start { "start" } else { "end" }.into();

@@ -65,9 +65,12 @@ fn gate(job: &JobEnv, begun: (Instant, Timestamp)) -> Gate {
         Ok(policy) => policy,
         Err(error) => return trouble(Undecided::Start, request.is_some(), &error.into()),
     };
-    let on_error = policy.actions.on_error;
+    let (on_error, scope) = (policy.actions.on_error, policy.scope.clone());
     let assignment = match assignment::assignment(job.clone(), policy, request.as_deref()) {
-        Ok(None) => return Gate::open(Vec::new()),
+        Ok(None) => {
+            let why = assignment::left_out(&scope, job, request.as_deref());
+            return Gate::open(why.into_iter().collect());
+        }
         Ok(Some(assignment)) => assignment,
         Err(error) => return trouble(on_error, true, &error.into()),
     };

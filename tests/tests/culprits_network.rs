@@ -26,8 +26,8 @@ fn assert_culprits(cluster: &Cluster, told: &Told, check: &str, culprits: &[&str
         // scontrol show node and sinfo -R: check, node, number with limit and unit, job.
         let head = format!("aimaster: {check} {node} ");
         let number = reason.strip_prefix(&head).and_then(|rest| rest.strip_suffix(&tail));
-        let number = number.unwrap_or_else(|| panic!("{reason:?} is not {head}... {tail}\n{told}"));
-        assert!(number.contains(['<', '>']) && !reason.contains('\n'), "{reason}\n{told}");
+        assert!(number.is_some_and(|number| number.contains(['<', '>'])), "{reason}\n{told}");
+        assert!(!reason.contains('\n'), "{reason}\n{told}");
         assert!(cluster.node(node).unwrap().reason_by.unwrap().starts_with("root@"), "{told}");
     }
     for node in culprits {
