@@ -28,6 +28,8 @@ pub(crate) const LAST_LOOK: Duration = Duration::from_millis(200);
 /// How long a node waits for the deputy's last word where the leader gave none in time: past the deadline the deputy
 /// does nothing but speak.
 const DEPUTY_WORD: Duration = Duration::from_millis(600);
+/// So much it gets also past the deadline: a word that is not sent yet would be lost with the process.
+const LEAST_GOODBYE: Duration = Duration::from_millis(300);
 /// How long the leader waits until its last word has been read.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -115,6 +117,11 @@ impl std::fmt::Debug for Session {
 
 fn unreadable(what: &'static str, error: &serde_json::Error) -> SessionError {
     SessionError::Unreadable { what, because: error.to_string() }
+}
+
+fn goodbye_until(deadline: Instant) -> Instant {
+    let now = Instant::now();
+    deadline.clamp(now + LEAST_GOODBYE, now + GOODBYE)
 }
 
 /// All answers of a step as they travel.
@@ -349,7 +356,7 @@ impl Session {
 
     /// The leader's last word, given with `Some` there and awaited with `None` elsewhere. The leader may give it
     /// at any time; it returns when the others have read it, at the latest after two seconds and
-    /// not past `deadline`. The others wait until `deadline`, and a moment more for the deputy if the leader is lost.
+    /// hardly past `deadline`. The others wait until `deadline`, and a moment more for the deputy if the leader is lost.
     ///
     /// # Errors
     /// The leader is lost before it spoke, or its word can't be read. On the deputy that is its cue: it looks at
@@ -367,7 +374,7 @@ impl Session {
             let word = word.ok_or(SessionError::NothingToSay)?;
             let bytes = serde_json::to_vec(word).map_err(|error| unreadable(what, &error))?;
             self.spread(&Message::Conclusion, &bytes);
-            self.mesh.goodbye(deadline.min(Instant::now() + GOODBYE)).await;
+            self.mesh.goodbye(goodbye_until(deadline)).await;
             bytes.into()
         } else {
             loop {
@@ -375,7 +382,7 @@ impl Session {
                     if self.may_take_over() {
                         // The leader's way to others may be worse than its way to the deputy, and all must do the same.
                         self.spread(&Message::Conclusion, &bytes);
-                        self.mesh.goodbye(deadline.min(Instant::now() + GOODBYE)).await;
+                        self.mesh.goodbye(goodbye_until(deadline)).await;
                     }
                     break bytes;
                 }

@@ -155,9 +155,9 @@ pub struct Time {
 /// `[network]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Network {
-    /// First TCP port of the range (default 45000).
+    /// First TCP port of the range (default 27000: below the range that Linux deals out by itself).
     pub port_first: u16,
-    /// Last TCP port of the range, inclusive (default 45199; at least 16 ports).
+    /// Last TCP port of the range, inclusive (default 27199; at least 16 ports).
     pub port_last: u16,
     /// Interface whose address is used; empty: NodeAddr of slurm.conf, then the resolver.
     pub interface: String,
@@ -218,8 +218,8 @@ impl Default for Policy {
             },
             time: Time { join_s: 60, max_deadline_s: 300, job_poll_s: 3, scontrol_s: 5 },
             network: Network {
-                port_first: 45_000,
-                port_last: 45_199,
+                port_first: 27_000,
+                port_last: 27_199,
                 interface: String::new(),
                 addresses: BTreeMap::new(),
             },

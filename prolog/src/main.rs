@@ -33,8 +33,11 @@ const POLICY_FILE: &str = "/etc/aimaster/aimaster.toml";
 /// After the request's deadline: how long the leader may still act. Past it nobody does.
 const ACTING: Duration = Duration::from_secs(2);
 
-/// After the request's deadline: how long the last word may take to everybody. The plugin adds its own grace;
-/// all of it together stays below the 5 s in which a prolog must be gone after its deadline.
+/// After the request's deadline: how long the leader's last word is awaited.
+const LAST_WORD: Duration = Duration::from_millis(2500);
+
+/// After the request's deadline: how long all of the conclusion may take, also where the deputy has the last word.
+/// The plugin adds a second of its own; all of it together stays below the 5 s in which a prolog must be gone.
 const CONCLUSION: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
@@ -137,7 +140,7 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
         ended,
         act_until: deadline + ACTING,
     };
-    let concluded = conclusion::gate(run, &mut session, progress, deadline + CONCLUSION);
+    let concluded = conclusion::gate(run, &mut session, progress, deadline + LAST_WORD);
     tokio::join!(concluded, meeting::dismiss(worker, &events)).0
 }
 

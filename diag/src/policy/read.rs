@@ -105,6 +105,10 @@ fn check_rules(policy: &Policy, mistakes: &mut Mistakes) {
         let wrong = format!("{} ranks do not fit in the range of ports", policy.host.ranks_per_node);
         refuse("host.ranks_per_node", wrong, "give a wider range in network.port_first and port_last");
     }
+    if !policy.scope.gpu_types.is_empty() {
+        let wrong = "GPU types can't be told apart by this build".to_owned();
+        refuse("scope.gpu_types", wrong, "leave it empty; choose by partitions or features");
+    }
     let window_s = policy.host.seconds_per_check;
     if window_s * 2.0 > f64::from(max_deadline_s) {
         let wrong = format!("two windows of {window_s} s are longer than time.max_deadline_s");

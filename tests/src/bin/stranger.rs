@@ -137,8 +137,11 @@ impl Attack<'_> {
                 if self.silent.len() > SILENT {
                     self.silent.pop_front();
                 }
+                return Ok(());
             }
         }
+        // Who hangs up at once is refused for that and for nothing else.
+        let _ = stream.read_to_end(&mut Vec::new());
         Ok(())
     }
 
@@ -156,10 +159,7 @@ impl Attack<'_> {
             claim[key] = value.clone();
         }
         let reply = json!({"claim": munge(&claim.to_string())?});
-        stream.write_all(&frame(reply.to_string().as_bytes()))?;
-        // Until it is refused, so that the refusal is not one for hanging up.
-        let _ = read_frame(stream);
-        Ok(())
+        Ok(stream.write_all(&frame(reply.to_string().as_bytes()))?)
     }
 }
 

@@ -120,7 +120,7 @@ fn a_full_policy_is_read() {
 fn every_mistake_comes_at_once_by_path_and_line() {
     let lines = wrong(
         "engin = \"host\"\n[actions]\nmax_requeue = 3\nallowed = [\"drain\", \"explode\"]\non_error = 5\n\
-         [tme]\n[time]\njoin_s = 500\njob_poll_s = 9\n[network]\nport_last = 45001\n",
+         [tme]\n[time]\njoin_s = 500\njob_poll_s = 9\n[network]\nport_last = 27001\n",
     );
     let starts = [
         "policy line 4: actions.allowed[1]: \"explode\" is not an action",
@@ -130,7 +130,7 @@ fn every_mistake_comes_at_once_by_path_and_line() {
         "policy line 1: engin: \"engin\" is unknown here; did you mean engine?",
         "policy line 6: tme: \"tme\" is unknown here; did you mean time?",
         "policy: time.join_s: 500 is not below time.max_deadline_s (300)",
-        "policy: network.port_last: 45000 to 45001 are fewer than 16 ports",
+        "policy: network.port_last: 27000 to 27001 are fewer than 16 ports",
     ];
     assert_eq!(lines.len(), starts.len(), "{lines:#?}");
     for (line, start) in lines.iter().zip(starts) {
@@ -178,15 +178,16 @@ fn values_out_of_range_are_refused() {
         "[time]\nmax_deadline_s = 60",
         "[time]\nmax_deadline_s = 99999999999999999999999999999999999999999999",
         "[network]\nport_first = 80",
-        "[network]\nport_first = 45185",
+        "[network]\nport_first = 27185",
         "[network]\nport_last = 70000",
-        "[network]\nport_last = 44000",
+        "[network]\nport_last = 26000",
+        "[scope]\ngpu_types = [\"h200\"]",
         "[network]\ninterface = \"a-very-long-name-of-one\"",
         "[network]\naddresses = { n1 = \"10.0.0\" }",
         "[network]\naddresses = { n1 = \"0.0.0.0\" }",
         "[network]\naddresses = { \"a b\" = \"10.0.0.1\" }",
         "[host]\nranks_per_node = 0",
-        "[host]\nranks_per_node = 16\n[network]\nport_last = 45015",
+        "[host]\nranks_per_node = 16\n[network]\nport_last = 27015",
         "[host]\nseconds_per_check = inf",
         "[host]\nseconds_per_check = 0",
         "[host]\nseconds_per_check = 61",
