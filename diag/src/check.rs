@@ -119,7 +119,7 @@ registry! {
         "products and all-reduce at once; finds contention that only a real load shows";
     NetworkConnectivity "network_connectivity" TwoNodeCommCheck Pair [Host]
         "connect, round trip and retransmits between nodes; finds blocked ports, wrong routes and packet loss";
-    PytorchGloo2 "pytorch_gloo_2" TwoNodeCommCheck Pair []
+    PytorchGloo2 "pytorch_gloo_2" TwoNodeCommCheck Pair [Host]
         "PyTorch's Gloo all-reduce between pairs; finds host names and interfaces that mislead it";
     AllReduce2 "all_reduce_2" TwoNodeCommCheck Pair [Host]
         "all-reduce between pairs of nodes: bus bandwidth; finds a slow or dead NIC, cable or switch port";

@@ -15,6 +15,7 @@ mod kernel_launch;
 mod multi_all_reduce;
 mod multi_all_reduce_2;
 mod network_connectivity;
+mod pytorch_gloo_2;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -54,6 +55,7 @@ pub const ALL: &[&dyn Check] = &[
     &all_reduce_1::AllReduce1,
     &comp_comm_overlap::CompCommOverlap,
     &network_connectivity::NetworkConnectivity,
+    &pytorch_gloo_2::PytorchGloo2,
     &all_reduce_2::CHECK,
     &all_gather_2::CHECK,
     &all_to_all_2::CHECK,

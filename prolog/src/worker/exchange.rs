@@ -135,7 +135,7 @@ impl Exchange {
         let Ok(intent) = admitted else { return };
         timed.until = Until::after(SERVICE_WAIT, &Cancel::default());
         match intent.purpose {
-            Purpose::Ring => self.park(intent, stream),
+            Purpose::Ring | Purpose::Agree => self.park(intent, stream),
             Purpose::Echo => echo(&mut timed),
             Purpose::Sink => count(&mut timed),
         }

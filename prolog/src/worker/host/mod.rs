@@ -3,6 +3,7 @@
 mod collective;
 mod connect;
 mod duplex;
+mod gloo;
 mod overlap;
 mod product;
 mod segments;
@@ -77,6 +78,11 @@ impl Host {
                 let (window, limit) = (Duration::from_millis(*window_ms), Duration::from_millis(*limit_ms));
                 self.exchange.begin(tag.round);
                 overlap::run(self, *tag, members, window, &Until::after(limit, cancel))
+            }
+            Request::Gloo(wanted) => {
+                self.exchange.begin(wanted.tag.round);
+                let limit = Duration::from_millis(wanted.start_ms.saturating_add(wanted.limit_ms));
+                gloo::run(self, wanted, &Until::after(limit, cancel))
             }
             Request::Connect { tag, targets, round_trips, limit_ms } => {
                 let until = Until::after(Duration::from_millis(*limit_ms), cancel);
