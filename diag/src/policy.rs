@@ -191,6 +191,8 @@ pub struct Paths {
     pub munge_socket: PathBuf,
     /// libmunge (default libmunge.so.2, found by the loader).
     pub libmunge: PathBuf,
+    /// Python with torch, for `pytorch_gloo_2` (default /usr/bin/python3).
+    pub python: PathBuf,
     /// Socket of syslog (default /dev/log).
     pub syslog: PathBuf,
 }
@@ -232,6 +234,7 @@ impl Default for Policy {
                 worker_user: String::new(),
                 munge_socket: PathBuf::new(),
                 libmunge: "libmunge.so.2".into(),
+                python: "/usr/bin/python3".into(),
                 syslog: "/dev/log".into(),
             },
             nccl_env: BTreeMap::new(),

@@ -13,6 +13,7 @@ pub mod protocol;
 pub mod publish;
 pub mod run_folder;
 pub mod suite;
+mod trusted_path;
 pub mod watch;
 pub mod worker;
 pub mod worker_client;

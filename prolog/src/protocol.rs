@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use diag::facts::NodeId;
 use serde::de::DeserializeOwned;
@@ -65,6 +66,40 @@ pub struct Target {
     pub ports: Vec<u16>,
 }
 
+/// A collective operation, as nccl-tests defines its sizes and its bus bandwidth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Collective {
+    /// Every rank gets the sum of all contributions.
+    AllReduce,
+    /// Every rank gets every rank's block.
+    AllGather,
+    /// Every rank sends another block to every rank.
+    AllToAll,
+}
+
+impl Collective {
+    /// What a busbw is to size / time: the share of the message size that each rank receives at the least.
+    #[must_use]
+    pub fn bus_factor(self, ranks: usize) -> f64 {
+        let share = (ranks.saturating_sub(1)) as f64 / ranks.max(1) as f64;
+        match self {
+            Self::AllReduce => 2.0 * share,
+            Self::AllGather | Self::AllToAll => share,
+        }
+    }
+
+    /// Its name with several of them, for a person.
+    #[must_use]
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all-reduces",
+            Self::AllGather => "all-gathers",
+            Self::AllToAll => "all-to-alls",
+        }
+    }
+}
+
 /// What the coordinator asks for. A new request cancels the one that is still running.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -87,17 +122,42 @@ pub enum Request {
         /// How many ranks.
         ranks: u32,
     },
-    /// One all-reduce over `members`.
-    AllReduce {
+    /// How long a sleeping thread takes to run after it was woken; one pair of threads a rank, all at once.
+    WakeUp {
+        /// How long wake-ups are counted.
+        window_ms: u64,
+        /// When it ends at the latest.
+        limit_ms: u64,
+        /// How many ranks.
+        ranks: u32,
+    },
+    /// A collective on every communicator, all of them at the same time.
+    Collective {
         /// Whose.
         tag: Tag,
-        /// All ranks in ring order; the same on every node.
-        members: Vec<Member>,
-        /// How long it is measured, once the ring stands.
+        /// Which.
+        collective: Collective,
+        /// The ranks of each communicator in ring order, the same on every node; this node has ranks in all of
+        /// them, and no rank is in two.
+        communicators: Vec<Vec<Member>>,
+        /// How long it is measured, once the connections stand.
         window_ms: u64,
         /// When it ends at the latest.
         limit_ms: u64,
     },
+    /// Products alone, an all-reduce over this node's ranks alone, and both at once, each for one window.
+    Overlap {
+        /// Whose.
+        tag: Tag,
+        /// This node's ranks.
+        members: Vec<Member>,
+        /// How long each of the three lasts.
+        window_ms: u64,
+        /// When all end at the latest; each may take a third.
+        limit_ms: u64,
+    },
+    /// PyTorch's Gloo all-reduce between two nodes; where one of them has no torch, the project's own ring.
+    Gloo(Gloo),
     /// Connect to every port of every target and go back and forth.
     Connect {
         /// Whose.
@@ -124,6 +184,29 @@ pub enum Request {
     Ping,
     /// End.
     Stop,
+}
+
+/// What [`Request::Gloo`] needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gloo {
+    /// Whose.
+    pub tag: Tag,
+    /// All ranks of both nodes in ring order.
+    pub members: Vec<Member>,
+    /// The site's python; `None`: there is none.
+    pub python: Option<PathBuf>,
+    /// Interface that Gloo is told to use; empty: it chooses by the node's name.
+    pub interface: String,
+    /// First port of the site's range.
+    pub port_first: u16,
+    /// Last port of the site's range, inclusive.
+    pub port_last: u16,
+    /// How long it is measured, once the two are connected.
+    pub window_ms: u64,
+    /// How long that may take in all.
+    pub limit_ms: u64,
+    /// How long torch may take to start before that.
+    pub start_ms: u64,
 }
 
 /// How to choose the ports.
@@ -154,8 +237,14 @@ pub enum Reply {
     Ready,
     /// To `Product`.
     Product(Products),
-    /// To `AllReduce`.
-    AllReduce(AllReduced),
+    /// To `WakeUp`.
+    WakeUp(WakeUps),
+    /// To `Collective`: one entry a communicator, in order.
+    Collective(Vec<Collected>),
+    /// To `Overlap`.
+    Overlap(Overlapped),
+    /// To `Gloo`.
+    Gloo(Glooed),
     /// To `Connect`.
     Connect(Vec<Reached>),
     /// To `Transfer`.
@@ -184,34 +273,101 @@ pub struct Products {
     pub right: f64,
 }
 
-/// How an all-reduce went.
+/// Wake-ups of threads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WakeUps {
+    /// How many were seen, all ranks together.
+    pub wake_ups: u64,
+    /// From the wake call to the thread running, µs; the median.
+    pub median_us: f64,
+    /// The same, 99th percentile.
+    pub tail_us: f64,
+    /// Some of them, from the fastest to the slowest, at most [`MAX_SAMPLES`].
+    pub samples_us: Vec<f64>,
+}
+
+/// Products and an all-reduce, alone and at once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AllReduced {
+pub enum Overlapped {
+    /// Numbers.
+    Measured(Box<Overlap>),
+    /// Ranks of this node that can't reach each other.
+    Unreachable(Vec<Unreachable>),
+}
+
+/// The numbers of an overlap.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Overlap {
+    /// Products with nothing beside them.
+    pub products_alone: Products,
+    /// The all-reduce with nothing beside it.
+    pub busbw_alone: Busbw,
+    /// Products while the all-reduce ran.
+    pub products: Products,
+    /// The all-reduce while products ran.
+    pub busbw: Busbw,
+}
+
+/// How a collective went on one communicator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Collected {
     /// Numbers.
     Measured(Busbw),
     /// Ranks that this node could not reach, or that left.
     Unreachable(Vec<Unreachable>),
 }
 
-/// Bus bandwidth as nccl-tests defines it: 2(n-1)/n × bytes / time.
+/// How Gloo's all-reduce went.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Glooed {
+    /// By torch.
+    Torch {
+        /// Numbers.
+        busbw: Busbw,
+        /// This node's version of torch.
+        version: String,
+        /// The address that Gloo used on each node, as far as it was seen.
+        addresses: Vec<(NodeId, IpAddr)>,
+    },
+    /// By the project's own ring.
+    Ring {
+        /// How it went.
+        collected: Collected,
+        /// Who has no torch, and why.
+        lacking: Vec<(NodeId, String)>,
+    },
+    /// Ways that don't work.
+    Unreachable(Vec<Unreachable>),
+    /// This node's torch does not work.
+    Broken {
+        /// What happened, one line.
+        message: String,
+    },
+    /// The other node's torch does not work; it says so itself.
+    PeerBroken,
+}
+
+/// Bus bandwidth as nccl-tests defines it: [`Collective::bus_factor`] × bytes / time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Busbw {
     /// GB/s (10^9 bytes); the lowest of this node's ranks.
     pub gb_per_s: f64,
-    /// Message size that the number belongs to; 0 if no all-reduce was completed.
+    /// Message size that the number belongs to; 0 if no collective was completed.
     pub bytes: u64,
     /// The single readings behind it.
     pub samples: Vec<f64>,
-    /// Completed all-reduces, the warm-up included; every one was verified.
+    /// Completed collectives, the warm-up included; every one was verified.
     pub iterations: u64,
-    /// Share of them with the right sum on every rank of this node; `None`: none was completed.
+    /// Share of them with the right result on every rank of this node; `None`: none was completed.
     pub right: Option<f64>,
     /// The limit ran out: the number is what was moved until then.
     pub limited: bool,
     /// What each rank of this node received over the network in all.
     pub moved_bytes: u64,
-    /// From the standing ring to the end.
+    /// From the standing connections to the end.
     pub seconds: f64,
 }
 

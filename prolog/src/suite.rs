@@ -62,7 +62,7 @@ pub async fn run(
             Step::Finished => return (results, Ended::Finished),
             Step::Measure(round) => round,
         };
-        let limit = Instant::now() + checks::round_limit(bench.policy) + ANSWER_SLACK;
+        let limit = Instant::now() + checks::round_limit(bench.policy, round.check) + ANSWER_SLACK;
         let limit = limit.min(bench.deadline - BEFORE_DEADLINE);
         let mine = tokio::select! {
             mine = measure(bench, session, &round) => mine,

@@ -62,10 +62,15 @@ impl Job {
         job
     }
 
-    /// One round on all nodes at the same time.
+    /// One first round on all nodes at the same time.
     async fn measure(&mut self, check: CheckName, mode: Mode, groups: Vec<Vec<u32>>) -> Vec<Outcome> {
         let round = Round { index: 0, check, purpose: Purpose::First, mode, groups };
-        let (policy, check) = (policy(), checks::get(check).unwrap());
+        self.round(round, policy()).await
+    }
+
+    /// A round on all nodes at the same time.
+    async fn round(&mut self, round: Round, policy: Policy) -> Vec<Outcome> {
+        let check = checks::get(round.check).unwrap();
         let (roster, round, policy) = (&self.roster, &round, &policy);
         let mut running: Vec<Pin<Box<dyn Future<Output = Outcome> + '_>>> = Vec::new();
         for (me, worker) in (0..).zip(&mut self.workers) {
@@ -146,6 +151,132 @@ fn all_reduce_2_measures_pairs_at_the_same_time() {
             assert_eq!(busbw.peers, [node ^ 1]);
             assert_eq!(find(&measurements, Metric::Correct, &subject).value, 1.0);
         }
+    });
+}
+
+#[test]
+fn kernel_launch_measures_wake_ups_of_each_node() {
+    run(async {
+        let mut job = Job::start(2).await;
+        let outcomes = job.measure(CheckName::KernelLaunch, Mode::Full, vec![vec![0], vec![1]]).await;
+        for (node, outcome) in (0..).zip(outcomes) {
+            let measurements = outcome.unwrap();
+            let subject = Subject::Node { node };
+            let median = find(&measurements, Metric::Launch, &subject);
+            println!("n{node}: {} µs, {}", median.value, median.detail);
+            assert!(median.value > 0.0 && median.value < 100_000.0);
+            assert!(find(&measurements, Metric::LaunchTail, &subject).value >= median.value);
+            assert_eq!(measurements.len(), 2);
+        }
+    });
+}
+
+#[test]
+fn comp_comm_overlap_says_what_each_costs_the_other() {
+    run(async {
+        let mut job = Job::start(1).await;
+        let outcomes = job.measure(CheckName::CompCommOverlap, Mode::Full, vec![vec![0]]).await;
+        let measurements = outcomes[0].as_ref().unwrap();
+        let subject = Subject::Node { node: 0 };
+        let flops = find(measurements, Metric::Flops, &subject);
+        let busbw = find(measurements, Metric::Busbw, &subject);
+        println!("{} TFLOP/s: {}; {} GB/s: {}", flops.value, flops.detail, busbw.value, busbw.detail);
+        assert!(flops.value > 0.0 && flops.detail.contains("slower beside the all-reduce"));
+        assert!(busbw.value > 0.0 && busbw.detail.contains("slower beside the products"));
+        assert_eq!(find(measurements, Metric::Correct, &subject).value, 1.0);
+        assert_eq!(measurements.len(), 3);
+    });
+}
+
+#[test]
+fn the_other_collectives_measure_pairs_at_the_same_time() {
+    run(async {
+        let mut job = Job::start(4).await;
+        for check in [CheckName::AllGather2, CheckName::AllToAll2] {
+            let outcomes = job.measure(check, Mode::Full, vec![vec![0, 1], vec![2, 3]]).await;
+            for (node, outcome) in (0..).zip(outcomes) {
+                let measurements = outcome.unwrap();
+                let subject = Subject::Pair { a: node / 2 * 2, b: node / 2 * 2 + 1 };
+                assert!(find(&measurements, Metric::Busbw, &subject).value > 0.0);
+                assert_eq!(find(&measurements, Metric::Correct, &subject).value, 1.0);
+                assert_eq!(measurements.len(), 2);
+            }
+        }
+    });
+}
+
+#[test]
+fn rails_are_measured_one_by_one_and_a_blocked_one_is_named() {
+    run(async {
+        let mut job = Job::start(2).await;
+        let rail = |rail| Subject::PairRail { a: 0, b: 1, rail };
+        for outcome in job.measure(CheckName::MultiAllReduce2, Mode::Full, vec![vec![0, 1]]).await {
+            let measurements = outcome.unwrap();
+            for index in [0, 1] {
+                assert!(find(&measurements, Metric::Busbw, &rail(index)).value > 0.0);
+                assert_eq!(find(&measurements, Metric::Correct, &rail(index)).value, 1.0);
+            }
+            assert_eq!(measurements.len(), 4);
+        }
+        job.block(1, 1);
+        let mut outcomes = job.measure(CheckName::MultiAllReduce2, Mode::Full, vec![vec![0, 1]]).await;
+        let measurements = outcomes.swap_remove(0).unwrap();
+        assert_eq!(find(&measurements, Metric::Correct, &rail(0)).value, 1.0);
+        let refused = find(&measurements, Metric::Reachable, &Subject::Path { from: 0, to: 1 });
+        assert_eq!(refused.detail, "n0 -> n1:1 connection refused (127.0.0.1)");
+        assert_eq!(measurements.len(), 3);
+    });
+}
+
+#[test]
+fn sixteen_nodes_form_one_group_and_its_pairs_are_pairs() {
+    run(async {
+        let mut job = Job::start(16).await;
+        let all = || vec![(0..16).collect::<Vec<u32>>()];
+        // The test machine has fewer processors than ranks.
+        let mut policy = policy();
+        policy.host.seconds_per_check = 0.6;
+        let round = |index, check, purpose, groups| Round { index, check, purpose, mode: Mode::Full, groups };
+        for (index, check) in (0..).zip([CheckName::AllReduce, CheckName::AllGather]) {
+            let outcomes = job.round(round(index, check, Purpose::First, all()), policy.clone()).await;
+            for outcome in outcomes {
+                let measurements = outcome.unwrap();
+                let busbw = find(&measurements, Metric::Busbw, &Subject::Fabric);
+                assert!(busbw.value > 0.0, "{busbw:?}");
+                assert_eq!(find(&measurements, Metric::Correct, &Subject::Fabric).value, 1.0);
+            }
+        }
+        let rails = round(2, CheckName::MultiAllReduce, Purpose::First, all());
+        for outcome in job.round(rails, policy.clone()).await {
+            let measurements = outcome.unwrap();
+            for rail in [0, 1] {
+                let subject = Subject::FabricRail { rail };
+                assert!(find(&measurements, Metric::Busbw, &subject).value > 0.0);
+                assert_eq!(find(&measurements, Metric::Correct, &subject).value, 1.0);
+            }
+        }
+        let pairs: Vec<Vec<u32>> = (0..8).map(|a| vec![a, a + 8]).collect();
+        let localise = round(3, CheckName::MultiAllReduce, Purpose::Localise, pairs);
+        for (node, outcome) in (0..).zip(job.round(localise, policy).await) {
+            let (a, b) = (node % 8, node % 8 + 8);
+            let measurements = outcome.unwrap();
+            for rail in [0, 1] {
+                assert!(find(&measurements, Metric::Busbw, &Subject::PairRail { a, b, rail }).value > 0.0);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_dead_node_of_all_is_named_by_its_neighbour_in_the_ring() {
+    run(async {
+        let mut job = Job::start(3).await;
+        let pid = job.workers[1].pid().unwrap();
+        kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        let outcomes = job.measure(CheckName::AllReduce, Mode::Full, vec![vec![0, 1, 2]]).await;
+        let measurements = outcomes[0].as_ref().unwrap();
+        assert_eq!(find(measurements, Metric::Reachable, &Subject::Path { from: 0, to: 1 }).value, 0.0);
+        assert_eq!(outcomes[1].as_ref().unwrap_err().kind, ErrorKind::Worker);
     });
 }
 

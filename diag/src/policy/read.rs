@@ -263,6 +263,7 @@ fn read_paths(section: &mut Section<'_>, paths: &mut Paths, m: &mut Mistakes) {
     read_text(section, "worker_user", (is_user, wanted), &mut paths.worker_user, m);
     read_path(section, "munge_socket", PathRule::AbsoluteOrNone, &mut paths.munge_socket, m);
     read_path(section, "libmunge", PathRule::AbsoluteOrName, &mut paths.libmunge, m);
+    read_path(section, "python", PathRule::Absolute, &mut paths.python, m);
     read_path(section, "syslog", PathRule::Absolute, &mut paths.syslog, m);
 }
 

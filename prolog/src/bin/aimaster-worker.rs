@@ -5,6 +5,9 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(code) = prolog::worker::become_other() {
+        return code;
+    }
     let parent = std::env::args().nth(1).and_then(|pid| pid.parse().ok());
     let Some(parent) = parent else {
         eprintln!("aimaster-worker: started by aimaster-prolog only; to check nodes, use `aimaster check`");

@@ -6,9 +6,9 @@ use diag::check::{CheckName, CheckSpec};
 use diag::facts::NodeFacts;
 use diag::measurement::{CheckError, ErrorKind, Measurement, Subject};
 
-use super::all_reduce_2::{ask, numbers};
+use super::collective::{ask, numbers};
 use super::{Check, Context, Run, Support, host_only, needs_two_ranks};
-use crate::protocol::{AllReduced, Tag};
+use crate::protocol::{Collected, Collective, Member, Tag, Unreachable};
 
 /// The check.
 pub(super) struct AllReduce1;
@@ -31,22 +31,38 @@ impl Check for AllReduce1 {
 }
 
 async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
-    let mut members = cx.members(&[cx.me])?;
-    for member in &mut members {
-        // Inside the node: the way must not depend on any network device.
-        member.address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    }
+    let members = inside(cx)?;
     let tag = Tag { round: cx.round.index, group: cx.me };
-    let (reduced, span) = ask(cx, tag, members).await?;
-    match reduced {
-        AllReduced::Measured(busbw) => Ok(numbers(cx, Subject::Node { node: cx.me }, &busbw, span)),
-        AllReduced::Unreachable(ways) => {
-            let why = ways.first().map_or("", |way| way.why.as_str());
-            let message = format!(
-                "all_reduce_1: the ranks of {} can't reach each other over loopback: {why}",
-                cx.roster.name(cx.me)
-            );
-            Err(CheckError { kind: ErrorKind::Environment, message })
+    let (collected, span) = ask(cx, tag, Collective::AllReduce, vec![members]).await?;
+    let mut measurements = Vec::new();
+    for collected in collected {
+        match collected {
+            Collected::Measured(busbw) => {
+                let subject = Subject::Node { node: cx.me };
+                measurements.extend(numbers(cx, subject, (Collective::AllReduce, &busbw), span));
+            }
+            Collected::Unreachable(ways) => return Err(cut_off(cx, &ways)),
         }
     }
+    Ok(measurements)
+}
+
+/// This node's ranks, so that they reach each other inside it: the way must not depend on any network device.
+pub(super) fn inside(cx: &Context<'_>) -> Result<Vec<Member>, CheckError> {
+    let mut members = cx.members(&[cx.me])?;
+    for member in &mut members {
+        member.address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    }
+    Ok(members)
+}
+
+/// The ranks of one node don't reach each other, which is no fault of any link.
+pub(super) fn cut_off(cx: &Context<'_>, ways: &[Unreachable]) -> CheckError {
+    let why = ways.first().map_or("", |way| way.why.as_str());
+    let message = format!(
+        "{}: the ranks of {} can't reach each other over loopback: {why}",
+        cx.round.check,
+        cx.roster.name(cx.me)
+    );
+    CheckError { kind: ErrorKind::Environment, message }
 }

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use diag::check::CheckName;
 use diag::facts::{Joined, NodeId, Roster};
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use diag::policy::Policy;
@@ -46,10 +47,15 @@ pub(super) struct Span {
 /// Most primitives that a check asks for one after another.
 const PRIMITIVES: u32 = 2;
 
-/// The longest that a round of any check takes on a node that works.
+/// How long torch may take to start. From a local disk it takes two seconds; from a network file system that all
+/// nodes of a job read at once, many more.
+const TORCH_START: Duration = Duration::from_secs(30);
+
+/// The longest that a round of a check takes on a node that works.
 #[must_use]
-pub fn round_limit(policy: &Policy) -> Duration {
-    (window(policy) * LIMIT_WINDOWS + ANSWER_GRACE) * PRIMITIVES
+pub fn round_limit(policy: &Policy, check: CheckName) -> Duration {
+    let start = if check == CheckName::PytorchGloo2 { TORCH_START } else { Duration::ZERO };
+    (window(policy) * LIMIT_WINDOWS + ANSWER_GRACE) * PRIMITIVES + start
 }
 
 fn window(policy: &Policy) -> Duration {
@@ -65,6 +71,11 @@ impl Context<'_> {
     /// A check's own limit, ms.
     pub(super) fn limit_ms(&self) -> u64 {
         self.window_ms().saturating_mul(u64::from(LIMIT_WINDOWS))
+    }
+
+    /// How long torch may take to start, ms.
+    pub(super) fn torch_start_ms(&self) -> u64 {
+        u64::try_from(TORCH_START.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Asks the worker, which has until `limit_ms`.

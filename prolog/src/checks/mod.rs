@@ -1,11 +1,21 @@
 //! The checks: one file each, and the one list. A check asks the worker for primitives and turns what comes
 //! back into measurements; whether a number is good is for [`diag`]'s judge.
 
+mod all_gather;
+mod all_gather_2;
+mod all_reduce;
 mod all_reduce_1;
 mod all_reduce_2;
+mod all_to_all_2;
+mod collective;
+mod comp_comm_overlap;
 mod context;
 mod gemm_flops;
+mod kernel_launch;
+mod multi_all_reduce;
+mod multi_all_reduce_2;
 mod network_connectivity;
+mod pytorch_gloo_2;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,9 +51,18 @@ pub trait Check: Sync {
 /// Every check that this build can measure, in registry order.
 pub const ALL: &[&dyn Check] = &[
     &gemm_flops::GemmFlops,
+    &kernel_launch::KernelLaunch,
     &all_reduce_1::AllReduce1,
+    &comp_comm_overlap::CompCommOverlap,
     &network_connectivity::NetworkConnectivity,
-    &all_reduce_2::AllReduce2,
+    &pytorch_gloo_2::PytorchGloo2,
+    &all_reduce_2::CHECK,
+    &all_gather_2::CHECK,
+    &all_to_all_2::CHECK,
+    &multi_all_reduce_2::CHECK,
+    &all_reduce::CHECK,
+    &all_gather::CHECK,
+    &multi_all_reduce::CHECK,
 ];
 
 /// The check of that name; `None`: this build can't measure it.

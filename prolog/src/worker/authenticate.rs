@@ -29,6 +29,8 @@ pub(super) enum Purpose {
     Echo,
     /// Is counted and thrown away.
     Sink,
+    /// Two workers agree on what both do next.
+    Agree,
 }
 
 /// Who connects to whom, and for what.
@@ -51,6 +53,7 @@ impl Intent {
             Purpose::Ring => 1,
             Purpose::Echo => 2,
             Purpose::Sink => 3,
+            Purpose::Agree => 4,
         };
         bytes
     }
@@ -65,6 +68,7 @@ impl Intent {
             1 => Purpose::Ring,
             2 => Purpose::Echo,
             3 => Purpose::Sink,
+            4 => Purpose::Agree,
             _ => return None,
         };
         Some(Self {

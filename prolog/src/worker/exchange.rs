@@ -21,8 +21,9 @@ const HANDSHAKE_WAIT: Duration = Duration::from_secs(2);
 /// for longer than it lasts, and peers try again.
 const MAX_PENDING: usize = 256;
 
-/// Authenticated connections that wait for their operation: a rank has one a ring.
-const MAX_PARKED: usize = 1024;
+/// Authenticated connections that wait for their operation: in an all-to-all between two nodes each of at most
+/// 64 ranks has 127.
+const MAX_PARKED: usize = 64 * 127;
 
 /// How long an echo or a count may take: no operation of a peer lasts longer.
 const SERVICE_WAIT: Duration = Duration::from_secs(60);
@@ -134,7 +135,7 @@ impl Exchange {
         let Ok(intent) = admitted else { return };
         timed.until = Until::after(SERVICE_WAIT, &Cancel::default());
         match intent.purpose {
-            Purpose::Ring => self.park(intent, stream),
+            Purpose::Ring | Purpose::Agree => self.park(intent, stream),
             Purpose::Echo => echo(&mut timed),
             Purpose::Sink => count(&mut timed),
         }

@@ -5,6 +5,7 @@ mod authenticate;
 mod confine;
 mod exchange;
 mod host;
+mod launch;
 mod listen;
 mod timed;
 
@@ -34,6 +35,13 @@ const SEND_WAIT: Duration = Duration::from_secs(10);
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
+
+/// Becomes another program if the command line says so; see [`launch`].
+#[must_use]
+pub fn become_other() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    (arguments.next()? == launch::FLAG).then(|| launch::launch(arguments))
+}
 
 /// The whole life of a worker. `parent` is the coordinator's pid.
 #[must_use]

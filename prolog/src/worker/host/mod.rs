@@ -1,13 +1,16 @@
 //! The host engine: the primitives on the processor and over TCP.
 
-mod all_reduce;
+mod collective;
 mod connect;
 mod duplex;
+mod gloo;
+mod overlap;
 mod product;
 mod segments;
 #[cfg(test)]
 mod testing;
 mod transfer;
+mod wake_up;
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -20,6 +23,7 @@ use super::authenticate::{self, Intent};
 use super::exchange::Exchange;
 use super::timed::{Cancel, Timed, Until, connect_within, words};
 use crate::protocol::{DataKey, Reply, Request};
+use collective::Plan;
 
 /// How long a TCP connection may take: long enough for two lost SYNs (sent again after 1 s and 3 s), which is
 /// slow but not dead.
@@ -60,10 +64,25 @@ impl Host {
                 let until = Until::after(Duration::from_millis(limit_ms), cancel);
                 product::run(&self.inputs, Duration::from_millis(window_ms), ranks, &until)
             }
-            Request::AllReduce { tag, members, window_ms, limit_ms } => {
+            &Request::WakeUp { window_ms, limit_ms, ranks } => {
+                let until = Until::after(Duration::from_millis(limit_ms), cancel);
+                wake_up::run(Duration::from_millis(window_ms), ranks, &until)
+            }
+            Request::Collective { tag, collective, communicators, window_ms, limit_ms } => {
                 let (window, limit) = (Duration::from_millis(*window_ms), Duration::from_millis(*limit_ms));
                 self.exchange.begin(tag.round);
-                all_reduce::run(self, *tag, members, window, &Until::after(limit, cancel))
+                let plan = Plan { tag: *tag, collective: *collective, window };
+                collective::run(self, plan, communicators, &Until::after(limit, cancel))
+            }
+            Request::Overlap { tag, members, window_ms, limit_ms } => {
+                let (window, limit) = (Duration::from_millis(*window_ms), Duration::from_millis(*limit_ms));
+                self.exchange.begin(tag.round);
+                overlap::run(self, *tag, members, window, &Until::after(limit, cancel))
+            }
+            Request::Gloo(wanted) => {
+                self.exchange.begin(wanted.tag.round);
+                let limit = Duration::from_millis(wanted.start_ms.saturating_add(wanted.limit_ms));
+                gloo::run(self, wanted, &Until::after(limit, cancel))
             }
             Request::Connect { tag, targets, round_trips, limit_ms } => {
                 let until = Until::after(Duration::from_millis(*limit_ms), cancel);

@@ -1,4 +1,4 @@
-//! All-reduces between nodes that live in one process, with real sockets, and with faults between them.
+//! Collectives between nodes that live in one process, with real sockets, and with faults between them.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -14,22 +14,36 @@ const HANDSHAKE: usize = 8 + 32 + 25 + 32;
 const WINDOW: Duration = Duration::from_millis(150);
 const LIMIT: Duration = Duration::from_millis(1500);
 
-/// All nodes' replies; `views[i]` is what node i believes the members to be.
-fn reduce(nodes: &[Node], views: &[Vec<Member>], window: Duration, limit: Duration) -> Vec<AllReduced> {
+/// All nodes' results of an all-reduce; `views[i]` is what node i believes the members to be.
+fn reduce(nodes: &[Node], views: &[Vec<Member>], window: Duration, limit: Duration) -> Vec<Collected> {
+    let views: Vec<Vec<Vec<Member>>> = views.iter().map(|members| vec![members.clone()]).collect();
+    let results = collect(nodes, &views, Collective::AllReduce, window, limit);
+    results.into_iter().map(|mut communicators| communicators.pop().unwrap()).collect()
+}
+
+/// All nodes' results, communicator by communicator.
+fn collect(
+    nodes: &[Node],
+    views: &[Vec<Vec<Member>>],
+    collective: Collective,
+    window: Duration,
+    limit: Duration,
+) -> Vec<Vec<Collected>> {
+    let plan = Plan { tag: TAG, collective, window };
     thread::scope(|scope| {
         let running: Vec<_> = nodes
             .iter()
             .zip(views)
-            .map(|(node, members)| {
+            .map(|(node, communicators)| {
                 scope.spawn(move || {
-                    run(&node.host, TAG, members, window, &Until::after(limit, &Cancel::default()))
+                    run(&node.host, plan, communicators, &Until::after(limit, &Cancel::default()))
                 })
             })
             .collect();
         let replies = running.into_iter().map(|node| node.join().unwrap());
         replies
             .map(|reply| match reply {
-                Reply::AllReduce(reduced) => reduced,
+                Reply::Collective(collected) => collected,
                 other => panic!("{other:?}"),
             })
             .collect()
@@ -41,22 +55,22 @@ fn same_view(nodes: &[Node]) -> Vec<Vec<Member>> {
     vec![members; nodes.len()]
 }
 
-fn number(reduced: &AllReduced) -> &Busbw {
+fn number(reduced: &Collected) -> &Busbw {
     match reduced {
-        AllReduced::Measured(busbw) => busbw,
-        AllReduced::Unreachable(ways) => panic!("{ways:?}"),
+        Collected::Measured(busbw) => busbw,
+        Collected::Unreachable(ways) => panic!("{ways:?}"),
     }
 }
 
-fn ways(reduced: &AllReduced) -> &[Unreachable] {
+fn ways(reduced: &Collected) -> &[Unreachable] {
     match reduced {
-        AllReduced::Unreachable(ways) => ways,
-        AllReduced::Measured(busbw) => panic!("{busbw:?}"),
+        Collected::Unreachable(ways) => ways,
+        Collected::Measured(busbw) => panic!("{busbw:?}"),
     }
 }
 
 /// Two nodes with one rank each; what goes from node 0 to node 1 passes the fault.
-fn with_fault(fault: Fault) -> Vec<AllReduced> {
+fn with_fault(fault: Fault) -> Vec<Collected> {
     let nodes = [Node::new(0, 1), Node::new(1, 1)];
     let mut views = same_view(&nodes);
     views[0][1].port = proxy(views[0][1].port, fault);
@@ -78,6 +92,120 @@ fn sums_are_right_for_two_to_eight_ranks() {
             assert!(!busbw.limited && busbw.gb_per_s > 0.0 && busbw.bytes > 0, "{busbw:?}");
             assert_eq!(busbw.iterations, iterations, "all ranks stop together");
         }
+    }
+}
+
+#[test]
+fn blocks_arrive_where_they_belong_for_two_to_eight_ranks() {
+    for collective in [Collective::AllGather, Collective::AllToAll] {
+        for (nodes, ranks) in [(1, 2), (3, 1), (2, 2), (5, 1), (3, 2), (7, 1), (1, 8), (2, 4)] {
+            let nodes: Vec<_> = (0..nodes).map(|node| Node::new(node, ranks)).collect();
+            let views: Vec<_> = same_view(&nodes).into_iter().map(|members| vec![members]).collect();
+            for result in collect(&nodes, &views, collective, WINDOW, Duration::from_secs(10)) {
+                let busbw = number(&result[0]);
+                assert_eq!(busbw.right, Some(1.0), "{collective:?} {busbw:?}");
+                assert!(!busbw.limited && busbw.gb_per_s > 0.0 && busbw.bytes > 0, "{busbw:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sixteen_nodes_of_two_ranks_come_to_a_result() {
+    let nodes: Vec<_> = (0..16).map(|node| Node::new(node, 2)).collect();
+    let views: Vec<_> = same_view(&nodes).into_iter().map(|members| vec![members]).collect();
+    for collective in [Collective::AllReduce, Collective::AllGather, Collective::AllToAll] {
+        let window = Duration::from_millis(600);
+        for result in collect(&nodes, &views, collective, window, Duration::from_secs(20)) {
+            let busbw = number(&result[0]);
+            println!("{collective:?} {:.3} GB/s at {} bytes", busbw.gb_per_s, busbw.bytes);
+            assert_eq!(busbw.right, Some(1.0), "{collective:?} {busbw:?}");
+            assert!(!busbw.limited && busbw.gb_per_s > 0.0, "{busbw:?}");
+        }
+    }
+}
+
+/// Communicator i is rank i of every node.
+fn rails(nodes: &[Node]) -> Vec<Vec<Vec<Member>>> {
+    let ranks = nodes[0].members.len();
+    let rail = |rank: usize| nodes.iter().map(|node| node.members[rank]).collect::<Vec<_>>();
+    vec![(0..ranks).map(rail).collect(); nodes.len()]
+}
+
+#[test]
+fn a_slow_rail_leaves_the_others_alone() {
+    let nodes = [Node::new(0, 3), Node::new(1, 3)];
+    let mut views = rails(&nodes);
+    let slow = 2e6;
+    views[0][1][1].port = proxy(views[0][1][1].port, Fault::Slow(slow));
+    for result in collect(&nodes, &views, Collective::AllReduce, WINDOW, Duration::from_secs(3)) {
+        let rates: Vec<f64> = result.iter().map(|rail| number(rail).gb_per_s).collect();
+        println!("{rates:?}");
+        assert!(rates[1] * 1e9 < 5.0 * slow, "{rates:?}");
+        assert!(rates[0] > 5.0 * rates[1] && rates[2] > 5.0 * rates[1], "{rates:?}");
+    }
+}
+
+#[test]
+fn a_blocked_rail_is_named_and_the_others_are_measured() {
+    let nodes = [Node::new(0, 2), Node::new(1, 2)];
+    let mut views = rails(&nodes);
+    views[0][1][1].port = 1;
+    let results = collect(&nodes, &views, Collective::AllReduce, WINDOW, LIMIT);
+    for result in &results {
+        assert_eq!(number(&result[0]).right, Some(1.0), "{result:?}");
+        let way = &ways(&result[1])[0];
+        assert_eq!((way.from, way.to), (0, 1), "{way:?}");
+    }
+    assert_eq!(ways(&results[0][1])[0].port, 1);
+}
+
+#[test]
+fn a_stalled_peer_of_an_all_to_all_does_not_outlast_the_limit() {
+    let nodes = [Node::new(0, 2), Node::new(1, 2)];
+    let mut views: Vec<_> = same_view(&nodes).into_iter().map(|members| vec![members]).collect();
+    // From rank 0 of node 0 to rank 0 of node 1, two places on.
+    views[0][0][2].port = proxy(views[0][0][2].port, Fault::StallAfter(HANDSHAKE + 10_000));
+    let began = Instant::now();
+    for result in collect(&nodes, &views, Collective::AllToAll, WINDOW, LIMIT) {
+        assert!(number(&result[0]).limited, "{result:?}");
+    }
+    assert!(began.elapsed() < LIMIT + Duration::from_millis(500));
+}
+
+#[test]
+fn a_dead_and_a_lying_way_of_an_all_to_all_are_noticed() {
+    for fault in [Fault::CutAfter(HANDSHAKE + 10_000), Fault::Spoil(HANDSHAKE + 16 + 100)] {
+        let nodes = [Node::new(0, 2), Node::new(1, 2)];
+        let mut views: Vec<_> = same_view(&nodes).into_iter().map(|members| vec![members]).collect();
+        views[0][0][2].port = proxy(views[0][0][2].port, fault);
+        let results = collect(&nodes, &views, Collective::AllToAll, WINDOW, LIMIT);
+        match fault {
+            Fault::CutAfter(_) => {
+                let way = &ways(&results[0][0])[0];
+                assert_eq!((way.from, way.to), (0, 1), "{way:?}");
+            }
+            _ => assert!(number(&results[1][0]).right.unwrap() < 1.0, "{results:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_spoiled_block_of_an_all_gather_is_noticed() {
+    let nodes = [Node::new(0, 1), Node::new(1, 1)];
+    let mut views: Vec<_> = same_view(&nodes).into_iter().map(|members| vec![members]).collect();
+    views[0][0][1].port = proxy(views[0][0][1].port, Fault::Spoil(HANDSHAKE + 16 + 16 + 100));
+    let results = collect(&nodes, &views, Collective::AllGather, WINDOW, LIMIT);
+    assert!(number(&results[1][0]).right.unwrap() < 1.0, "{results:?}");
+}
+
+#[test]
+fn a_rank_in_two_places_is_refused() {
+    let node = Node::new(0, 2);
+    let plan = Plan { tag: TAG, collective: Collective::AllReduce, window: WINDOW };
+    let until = Until::after(LIMIT, &Cancel::default());
+    for communicators in [vec![node.members.clone(); 2], vec![], vec![node.members[..1].to_vec()]] {
+        assert!(matches!(run(&node.host, plan, &communicators, &until), Reply::Failed { .. }));
     }
 }
 
@@ -104,7 +232,7 @@ fn a_spoiled_contribution_is_noticed() {
 #[test]
 fn a_spoiled_head_is_no_number() {
     let results = with_fault(Fault::Spoil(HANDSHAKE + 1));
-    assert!(ways(&results[1])[0].why.contains("no part of this all-reduce"), "{results:?}");
+    assert!(ways(&results[1])[0].why.contains("no part of this collective"), "{results:?}");
 }
 
 #[test]
@@ -134,7 +262,7 @@ fn a_peer_that_dies_is_named() {
     let way = &ways(&results[0])[0];
     assert_eq!((way.from, way.to), (0, 1), "{way:?}");
     assert!(way.why.contains("in the middle"), "{way:?}");
-    assert!(matches!(results[1], AllReduced::Unreachable(_)));
+    assert!(matches!(results[1], Collected::Unreachable(_)));
 }
 
 #[test]
@@ -227,7 +355,8 @@ fn a_cancelled_all_reduce_ends_at_once() {
     thread::scope(|scope| {
         let limit = Until::after(Duration::from_secs(60), &cancel);
         let running = scope.spawn(move || {
-            run(&node.host, TAG, &members, WINDOW, &limit);
+            let plan = Plan { tag: TAG, collective: Collective::AllReduce, window: WINDOW };
+            run(&node.host, plan, &[members.to_vec()], &limit);
         });
         thread::sleep(Duration::from_millis(100));
         cancel.store(true, Ordering::Relaxed);

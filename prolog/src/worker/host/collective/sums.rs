@@ -1,5 +1,5 @@
-//! The numbers that are added up: every rank can work out each contribution and so knows the exact sum. They
-//! are u32 with wrapping addition: exact in any order, and the adding is as cheap as that of f32.
+//! The numbers that are sent and added up: every rank can work out each contribution, and so knows exactly what
+//! it must hold at the end. They are u32 with wrapping addition: exact in any order, and as cheap as f32.
 
 /// Bytes of one element.
 pub(super) const ELEMENT: usize = 4;
@@ -7,7 +7,7 @@ pub(super) const ELEMENT: usize = 4;
 /// An odd number whose multiples spread over all 32 bits (2^32 divided by the golden ratio).
 const SPREAD: u32 = 0x9E37_79B1;
 
-/// What all contributions to element `index` of all-reduce number `iteration` have in common.
+/// What all contributions to element `index` of collective number `iteration` have in common.
 fn base(index: u32, iteration: u32) -> u32 {
     (index ^ iteration.rotate_left(16)).wrapping_mul(SPREAD)
 }
@@ -16,12 +16,24 @@ fn elements(buffer: &mut [u8]) -> impl Iterator<Item = (u32, &mut [u8; ELEMENT])
     (0..).zip(buffer.as_chunks_mut::<ELEMENT>().0)
 }
 
+/// What the rank at `position` contributes as element `index`.
+fn contribution(index: u32, position: u32, iteration: u32) -> u32 {
+    base(index, iteration).wrapping_mul(position + 1).wrapping_add(position)
+}
+
 /// Fills `buffer` with the contribution of the rank at `position`.
 pub(super) fn fill(buffer: &mut [u8], position: u32, iteration: u32) {
     for (index, element) in elements(buffer) {
-        let value = base(index, iteration).wrapping_mul(position + 1).wrapping_add(position);
-        *element = value.to_le_bytes();
+        *element = contribution(index, position, iteration).to_le_bytes();
     }
+}
+
+/// Whether `buffer` holds what the rank at `position` contributed from element `first` on.
+pub(super) fn is_part(buffer: &[u8], first: u32, position: u32, iteration: u32) -> bool {
+    let wrong = (first..).zip(buffer.as_chunks::<ELEMENT>().0).fold(0, |wrong, (index, element)| {
+        wrong | (contribution(index, position, iteration) ^ u32::from_le_bytes(*element))
+    });
+    wrong == 0
 }
 
 /// Adds `other` to `sum`, element by element.
@@ -61,5 +73,16 @@ mod unit {
             sum[1234] ^= 4;
             assert!(!is_sum(&sum, ranks, 9));
         }
+    }
+
+    #[test]
+    fn a_part_is_known_by_its_place_its_rank_and_its_turn() {
+        let mut whole = vec![0; 4096];
+        fill(&mut whole, 3, 9);
+        let part = &mut whole[1024..2048];
+        assert!(is_part(part, 256, 3, 9));
+        assert!(!is_part(part, 0, 3, 9) && !is_part(part, 256, 2, 9) && !is_part(part, 256, 3, 8));
+        part[77] ^= 1;
+        assert!(!is_part(part, 256, 3, 9));
     }
 }

@@ -1,0 +1,147 @@
+//! Whether a program may be run that the policy names: nobody but root can have changed it, or any folder on the
+//! way to it. A walk by hand, because a symbolic link may lead through a folder that the path doesn't show.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Most symbolic links on the way, as in Linux.
+const MOST_LINKS: u32 = 40;
+
+/// Bits that let others than the owner write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// Any of the bits that let somebody run it.
+const RUN: u32 = 0o111;
+
+/// Why a program is not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PathError {
+    /// Somebody else could have put another program there.
+    #[error("{} can be changed by others than root (owner {owner}, mode {mode:o}); mend that, or name another", .path.display())]
+    Open { path: PathBuf, owner: u32, mode: u32 },
+    /// It is no program.
+    #[error("{} is no program", .path.display())]
+    NoProgram { path: PathBuf },
+    /// Links that lead nowhere.
+    #[error("{} goes through more than {MOST_LINKS} symbolic links", .path.display())]
+    Links { path: PathBuf },
+    /// The operating system refused.
+    #[error("{} can't be looked at: {source}", .path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+}
+
+/// Whether there is a program at `path`, which must be absolute.
+pub(crate) fn present(path: &Path) -> Result<bool, PathError> {
+    // Where this software does not run as root, its own user's files are as good as its own program.
+    let own = rustix::process::geteuid().as_raw();
+    let mut parts: VecDeque<OsString> = names(path);
+    let mut at = PathBuf::from("/");
+    let mut last = look(&at)?;
+    let mut links = 0;
+    check(&at, last.as_ref(), own)?;
+    while let Some(part) = parts.pop_front() {
+        if part == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&part);
+        last = look(&next)?;
+        let Some(metadata) = &last else { return Ok(false) };
+        if !metadata.is_symlink() {
+            check(&next, Some(metadata), own)?;
+            at = next;
+            continue;
+        }
+        links += 1;
+        if links > MOST_LINKS {
+            return Err(PathError::Links { path: path.to_owned() });
+        }
+        let target = std::fs::read_link(&next)
+            .map_err(|source| PathError::Unreadable { path: next.clone(), source })?;
+        if target.is_absolute() {
+            at = PathBuf::from("/");
+        }
+        for name in names(&target).into_iter().rev() {
+            parts.push_front(name);
+        }
+    }
+    match last {
+        Some(metadata) if metadata.is_file() && metadata.mode() & RUN != 0 => Ok(true),
+        _ => Err(PathError::NoProgram { path: at }),
+    }
+}
+
+fn names(path: &Path) -> VecDeque<OsString> {
+    path.components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some("..".into()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+        })
+        .collect()
+}
+
+fn look(path: &Path) -> Result<Option<Metadata>, PathError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PathError::Unreadable { path: path.to_owned(), source }),
+    }
+}
+
+fn check(path: &Path, metadata: Option<&Metadata>, own: u32) -> Result<(), PathError> {
+    let Some(metadata) = metadata else { return Ok(()) };
+    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    if (owner == 0 || owner == own) && mode & OTHERS_WRITE == 0 {
+        return Ok(());
+    }
+    Err(PathError::Open { path: path.to_owned(), owner, mode })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn system_programs_are_fine_and_absent_ones_are_absent() {
+        assert!(present(Path::new("/bin/sh")).unwrap());
+        assert!(!present(Path::new("/usr/bin/no-such-python")).unwrap());
+        assert!(matches!(present(Path::new("/usr")), Err(PathError::NoProgram { .. })));
+        assert!(matches!(present(Path::new("/etc/passwd")), Err(PathError::NoProgram { .. })));
+    }
+
+    #[test]
+    fn what_others_can_change_is_refused_also_behind_a_link() {
+        // A folder that everybody may write to, sticky or not, and a link that leads through it.
+        let folder = tempfile::Builder::new().prefix("aimaster-path-").tempdir_in("/tmp").unwrap();
+        let program = folder.path().join("python3");
+        std::fs::copy("/bin/true", &program).unwrap();
+        assert!(matches!(present(&program), Err(PathError::Open { .. })));
+        let Ok(closed) = tempfile::Builder::new().prefix("aimaster-path-").tempdir_in("/var/lib") else {
+            assert!(!rustix::process::geteuid().is_root());
+            return;
+        };
+        let link = closed.path().join("link");
+        symlink(&program, &link).unwrap();
+        assert!(matches!(present(&link), Err(PathError::Open { .. })));
+        let own = closed.path().join("python3");
+        std::fs::copy("/bin/true", &own).unwrap();
+        let relative = closed.path().join("relative");
+        symlink(
+            "../".to_owned() + closed.path().file_name().unwrap().to_str().unwrap() + "/python3",
+            &relative,
+        )
+        .unwrap();
+        assert!(present(&own).unwrap() && present(&relative).unwrap());
+        std::fs::set_permissions(&own, PermissionsExt::from_mode(0o775)).unwrap();
+        assert!(matches!(present(&relative), Err(PathError::Open { mode: 0o775, .. })));
+        let circle = closed.path().join("circle");
+        symlink(&circle, &circle).unwrap();
+        assert!(matches!(present(&circle), Err(PathError::Links { .. })));
+    }
+}
