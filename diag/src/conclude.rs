@@ -107,9 +107,9 @@ fn of_check(
         findings.push(blank(check, Status::Skip, Subject::Node { node: *node }, message));
     }
     for (node, because) in &state.lost {
+        let name = roster.name(*node);
         let message = format!(
-            "{} was lost during {}: {because}; its health is not known",
-            roster.name(*node),
+            "{name} was lost during {}: {because}; its health is not known; see the log of slurmd on {name}",
             state.check
         );
         findings.push(blank(check, Status::Error, Subject::Node { node: *node }, message));

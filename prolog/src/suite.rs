@@ -66,6 +66,7 @@ pub async fn run(
         let limit = limit.min(bench.deadline - BEFORE_DEADLINE);
         let mine = tokio::select! {
             mine = measure(bench, session, &round) => mine,
+            // A leader that is lost meanwhile does not end this: the number counts for the deputy, who leads on.
             stop = stopping.stopped() => return (results, Ended::Stopped(stop)),
         };
         let answers = tokio::select! {
