@@ -1,37 +1,137 @@
 //! Where a report goes: `<report_dir>/<cluster>/<job>/<check_number>/report.json`, readable by root and the job's
-//! group.
+//! group. `report_dir` is the admin's and may be a folder that others write in as well: it is left as it is, and what
+//! lies below it is not trusted.
 
-use std::fs::{self, Permissions};
-use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use diag::report::Report;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, fstat, mkdirat, openat, renameat, unlinkat};
+use rustix::io::Errno;
 
 /// Name of the report's file.
 pub const REPORT_FILE: &str = "report.json";
 
+/// Its name while it is written.
+const FRESH_FILE: &str = "report.new";
+
+/// The way in is open, the file itself is not.
+const OPEN: u32 = 0o755;
+
 /// Writes the report, whole or not at all, and says where it is.
 ///
 /// # Errors
-/// If the folder or the file can't be written.
+/// If a folder or the file can't be written, or a folder on the way is a link or somebody else's.
 pub fn report(report_dir: &Path, report: &Report, group: Option<u32>) -> io::Result<PathBuf> {
-    let folder = report_dir
-        .join(&report.cluster)
-        .join(report.job_id.to_string())
-        .join(report.check_number.to_string());
-    fs::create_dir_all(&folder)?;
-    // The way in is open, the file itself is not.
-    for folder in folder.ancestors().take_while(|folder| folder.starts_with(report_dir)) {
-        fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+    if !report_dir.exists() {
+        fs::create_dir_all(report_dir)?;
+        fs::set_permissions(report_dir, Permissions::from_mode(OPEN))?;
     }
-    let fresh = folder.join("report.new");
+    let names = [report.cluster.clone(), report.job_id.to_string(), report.check_number.to_string()];
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut folder = openat(CWD, report_dir, flags, Mode::empty())?;
+    for name in &names {
+        folder = below(&folder, name)?;
+    }
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
-    fs::write(&fresh, text)?;
-    chown(&fresh, None, group)?;
-    fs::set_permissions(&fresh, Permissions::from_mode(0o640))?;
-    let path = folder.join(REPORT_FILE);
-    fs::rename(&fresh, &path)?;
-    Ok(path)
+    match unlinkat(&folder, FRESH_FILE, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(openat(&folder, FRESH_FILE, flags, Mode::RUSR | Mode::WUSR)?);
+    file.write_all(&text)?;
+    fchown(&file, None, group)?;
+    fchmod(&file, Mode::RUSR | Mode::WUSR | Mode::RGRP)?;
+    renameat(&folder, FRESH_FILE, &folder, REPORT_FILE)?;
+    Ok(names.iter().fold(report_dir.to_owned(), |path, name| path.join(name)).join(REPORT_FILE))
+}
+
+/// A folder of this process's own in `parent`; made if it is missing.
+fn below(parent: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    match mkdirat(parent, name, Mode::from_raw_mode(OPEN)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = openat(parent, name, flags, Mode::empty())?;
+    if fstat(&folder)?.st_uid != rustix::process::geteuid().as_raw() {
+        let words = format!("the folder {name} was made by somebody else");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, words));
+    }
+    // The umask of whoever started slurmd does not count.
+    fchmod(&folder, Mode::from_raw_mode(OPEN))?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use diag::facts::Engine;
+    use diag::verdict::Outcome;
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn some_report() -> Report {
+        Report {
+            schema: 1,
+            job_id: 7,
+            cluster: "aim".into(),
+            check_number: 1,
+            engine: Engine::Host,
+            started_at: Timestamp::UNIX_EPOCH,
+            finished_at: Timestamp::UNIX_EPOCH,
+            outcome: Outcome::Pass,
+            summary: String::new(),
+            action: "start".into(),
+            nodes: Vec::new(),
+            items: Vec::new(),
+            drained: Vec::new(),
+            errors: Vec::new(),
+        }
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn the_admins_folder_keeps_its_mode() {
+        let base = tempfile::tempdir().unwrap();
+        for wanted in [0o1777, 0o775, 0o750] {
+            fs::set_permissions(base.path(), Permissions::from_mode(wanted)).unwrap();
+            let path = report(base.path(), &some_report(), None).unwrap();
+            assert_eq!((mode(base.path()), mode(&path)), (wanted, 0o640));
+            assert_eq!(mode(path.parent().unwrap()), 0o755);
+        }
+        let made = base.path().join("new/reports");
+        let path = report(&made, &some_report(), None).unwrap();
+        assert_eq!((path, mode(&made)), (made.join("aim/7/1/report.json"), 0o755));
+    }
+
+    #[test]
+    fn a_link_in_the_way_is_not_followed() {
+        let base = tempfile::tempdir().unwrap();
+        let victim = base.path().join("victim");
+        fs::write(&victim, "untouched").unwrap();
+        fs::set_permissions(&victim, Permissions::from_mode(0o600)).unwrap();
+        let reports = base.path().join("reports");
+        fs::create_dir_all(reports.join("aim/7/1")).unwrap();
+        symlink(&victim, reports.join("aim/7/1/report.new")).unwrap();
+        report(&reports, &some_report(), None).unwrap();
+        assert_eq!((fs::read_to_string(&victim).unwrap(), mode(&victim)), ("untouched".into(), 0o600));
+
+        let elsewhere = base.path().join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        fs::remove_dir_all(reports.join("aim/7")).unwrap();
+        symlink(&elsewhere, reports.join("aim/7")).unwrap();
+        report(&reports, &some_report(), None).unwrap_err();
+        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+    }
 }
