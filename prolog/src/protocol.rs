@@ -145,15 +145,15 @@ pub enum Request {
         /// When it ends at the latest.
         limit_ms: u64,
     },
-    /// Products alone, an all-reduce over this node's ranks alone, and both at once, each for one window.
+    /// An all-reduce over this node's ranks alone, then products beside it, each for one window.
     Overlap {
         /// Whose.
         tag: Tag,
         /// This node's ranks.
         members: Vec<Member>,
-        /// How long each of the three lasts.
+        /// How long each of the two lasts.
         window_ms: u64,
-        /// When all end at the latest; each may take a third.
+        /// When both end at the latest.
         limit_ms: u64,
     },
     /// PyTorch's Gloo all-reduce between two nodes; where one of them has no torch, the project's own ring.
@@ -286,7 +286,7 @@ pub struct WakeUps {
     pub samples_us: Vec<f64>,
 }
 
-/// Products and an all-reduce, alone and at once.
+/// An all-reduce, alone and with products beside it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlapped {
@@ -299,8 +299,6 @@ pub enum Overlapped {
 /// The numbers of an overlap.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Overlap {
-    /// Products with nothing beside them.
-    pub products_alone: Products,
     /// The all-reduce with nothing beside it.
     pub busbw_alone: Busbw,
     /// Products while the all-reduce ran.

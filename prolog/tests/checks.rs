@@ -281,6 +281,60 @@ fn a_dead_node_of_all_is_named_by_its_neighbour_in_the_ring() {
 }
 
 #[test]
+fn pytorch_gloo_2_says_which_engine_ran() {
+    run(async {
+        let mut job = Job::start(2).await;
+        let subject = Subject::Pair { a: 0, b: 1 };
+        let round = |index| Round {
+            index,
+            check: CheckName::PytorchGloo2,
+            purpose: Purpose::First,
+            mode: Mode::Full,
+            groups: vec![vec![0, 1]],
+        };
+        let mut policy = policy();
+        let torch = std::process::Command::new(&policy.paths.python)
+            .args(["-I", "-c", "import torch.distributed"])
+            .output()
+            .is_ok_and(|output| output.status.success());
+        let mut expected = vec![(policy.paths.python.clone(), if torch { "engine: torch " } else { RING })];
+        expected.push(("/usr/bin/no-such-python".into(), RING));
+        for (index, (python, engine)) in (0..).zip(expected) {
+            policy.paths.python = python;
+            for outcome in job.round(round(index), policy.clone()).await {
+                let measurements = outcome.unwrap();
+                let busbw = find(&measurements, Metric::Busbw, &subject);
+                println!("{} GB/s, {}", busbw.value, busbw.detail);
+                assert!(busbw.value > 0.0 && busbw.detail.starts_with(engine), "{}", busbw.detail);
+                assert_eq!(find(&measurements, Metric::Correct, &subject).value, 1.0);
+                assert_eq!(measurements.len(), 2);
+            }
+        }
+    });
+}
+
+const RING: &str = "engine: ring (no torch); n0: there is no python (paths.python); n1: there is no python";
+
+#[test]
+fn pytorch_gloo_2_runs_no_python_that_others_can_change() {
+    run(async {
+        let mut job = Job::start(2).await;
+        let folder = tempfile::Builder::new().tempdir_in("/tmp").unwrap();
+        let python = folder.path().join("python3");
+        std::fs::copy("/bin/true", &python).unwrap();
+        let mut policy = policy();
+        policy.paths.python = python;
+        let (check, mode, groups) = (CheckName::PytorchGloo2, Mode::Full, vec![vec![0, 1]]);
+        let round = Round { index: 0, check, purpose: Purpose::First, mode, groups };
+        for outcome in job.round(round, policy).await {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Environment);
+            assert!(error.message.contains("/tmp can be changed by others than root"), "{error}");
+        }
+    });
+}
+
+#[test]
 fn all_reduce_2_names_the_port_that_refused() {
     run(async {
         let mut job = Job::start(2).await;

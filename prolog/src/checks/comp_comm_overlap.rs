@@ -4,6 +4,7 @@ use diag::check::{CheckName, CheckSpec};
 use diag::facts::NodeFacts;
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 
+use super::context::Span;
 use super::{Check, Context, Run, Support, all_reduce_1, host_only, needs_two_ranks};
 use crate::protocol::{Overlap, Overlapped, Reply, Request, Tag};
 
@@ -29,18 +30,22 @@ impl Check for CompCommOverlap {
 
 async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
     let members = all_reduce_1::inside(cx)?;
+    let ranks = u32::try_from(members.len()).unwrap_or(u32::MAX);
     let tag = Tag { round: cx.round.index, group: cx.me };
     let (window_ms, limit_ms) = (cx.window_ms(), cx.limit_ms());
+    let (reply, alone) = cx.call(Request::Product { window_ms, limit_ms, ranks }, limit_ms).await?;
+    let Reply::Product(products_alone) = reply else { return Err(cx.nonsense(&reply)) };
     let (reply, span) = cx.call(Request::Overlap { tag, members, window_ms, limit_ms }, limit_ms).await?;
     let overlap = match reply {
         Reply::Overlap(Overlapped::Measured(overlap)) => overlap,
         Reply::Overlap(Overlapped::Unreachable(ways)) => return Err(all_reduce_1::cut_off(cx, &ways)),
         other => return Err(cx.nonsense(&other)),
     };
-    let Overlap { products_alone, busbw_alone, products, busbw } = *overlap;
+    let span = Span { started_at: alone.started_at, ..span };
+    let Overlap { busbw_alone, products, busbw } = *overlap;
     if products_alone.products == 0 || products.products == 0 {
         let message = format!(
-            "comp_comm_overlap: no matrix product was finished within a third of {limit_ms} ms; see what else \
+            "comp_comm_overlap: no matrix product was finished within {limit_ms} ms; see what else \
              takes the processors of {}",
             cx.roster.name(cx.me)
         );

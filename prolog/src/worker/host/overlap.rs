@@ -1,5 +1,5 @@
-//! Products alone, an all-reduce between the ranks of this node alone, and both at once: how much each slows
-//! the other down is for the reader of the numbers.
+//! An all-reduce between the ranks of this node alone, and then with products beside it: how much each slows
+//! the other down is for the reader of the numbers. Products alone are a primitive of their own.
 
 use std::thread;
 use std::time::Duration;
@@ -10,16 +10,13 @@ use crate::protocol::{
     Busbw, Collected, Collective, Member, Overlap, Overlapped, Products, Reply, Tag, Unreachable,
 };
 
-/// Parts of the limit: the two alone, then both at once.
-const PARTS: u32 = 3;
-
 /// Why there are no numbers.
 enum Trouble {
     Failed(String),
     Unreachable(Vec<Unreachable>),
 }
 
-/// Runs the three parts one after another.
+/// Runs the two parts one after another.
 pub(super) fn run(host: &Host, tag: Tag, members: &[Member], window: Duration, until: &Until) -> Reply {
     match parts(host, tag, members, window, until) {
         Ok(overlap) => Reply::Overlap(Overlapped::Measured(Box::new(overlap))),
@@ -35,7 +32,6 @@ fn parts(
     window: Duration,
     until: &Until,
 ) -> Result<Overlap, Trouble> {
-    let part = until.left() / PARTS;
     let ranks = u32::try_from(members.len()).unwrap_or(u32::MAX);
     let products = |until: &Until| match product::run(&host.inputs, window, ranks, until) {
         Reply::Product(products) => Ok(products),
@@ -53,9 +49,9 @@ fn parts(
             other => Err(failed(other)),
         }
     };
-    let products_alone = products(&until.at_most(part))?;
-    let busbw_alone = reduce(&until.at_most(part))?;
-    let both = until.at_most(part);
+    // One that hangs leaves half of the limit to both; an undisturbed one leaves nearly all of it.
+    let busbw_alone = reduce(&until.at_most(until.left() / 2))?;
+    let both = until.clone();
     let (products, busbw): (Result<Products, Trouble>, Result<Busbw, Trouble>) = thread::scope(|scope| {
         let multiplying = thread::Builder::new()
             .name("products".to_owned())
@@ -65,7 +61,7 @@ fn parts(
         let bug = || Err(Trouble::Failed("the products hit a bug (panic)".to_owned()));
         (multiplying.and_then(|thread| thread.join().unwrap_or_else(|_| bug())), busbw)
     });
-    Ok(Overlap { products_alone, busbw_alone, products: products?, busbw: busbw? })
+    Ok(Overlap { busbw_alone, products: products?, busbw: busbw? })
 }
 
 fn failed(reply: Reply) -> Trouble {
@@ -87,13 +83,12 @@ mod tests {
     }
 
     #[test]
-    fn all_four_numbers_are_there_and_right() {
+    fn all_numbers_are_there_and_right() {
         let node = Node::new(0, 2);
         let reply = overlap(&node.members, &node, 150, 30);
         let Reply::Overlap(Overlapped::Measured(overlap)) = reply else { panic!("{reply:?}") };
-        for products in [&overlap.products_alone, &overlap.products] {
-            assert!(products.products > 0 && products.right == 1.0, "{products:?}");
-        }
+        let products = &overlap.products;
+        assert!(products.products > 0 && products.right == 1.0, "{products:?}");
         for busbw in [&overlap.busbw_alone, &overlap.busbw] {
             assert!(busbw.gb_per_s > 0.0 && busbw.right == Some(1.0) && !busbw.limited, "{busbw:?}");
         }
