@@ -476,6 +476,12 @@ fn difference(leader: &NodeFacts, node: &NodeFacts) -> Option<String> {
             node.version, leader.version
         ));
     }
+    if leader.engine != node.engine {
+        return Some(format!(
+            "it measures with engine {}, the leader with {}: make `engine` in aimaster.toml equal on all nodes",
+            node.engine, leader.engine
+        ));
+    }
     (leader.request_digest != node.request_digest).then(|| {
         format!(
             "its request and policy have digest {}, the leader's {}: make the policies equal",
