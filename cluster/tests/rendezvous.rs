@@ -12,7 +12,7 @@ use std::time::Duration;
 use cluster::auth::{Authenticator, SiteKey};
 use cluster::rendezvous::{MeetError, meet, meet_unless};
 use cluster::session::{Exchanged, Session, SessionError};
-use diag::facts::NodeFacts;
+use diag::facts::{Engine, NodeFacts};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -352,18 +352,21 @@ async fn the_leader_may_conclude_while_others_exchange() {
 
 #[tokio::test]
 async fn other_versions_and_requests_are_marked_with_both() {
-    let job = Job::new(17, 3);
-    let (leader, deputy) = (job.start(0), job.start(1));
-    let other = NodeFacts { version: "2".into(), ..facts() };
-    let odd = meet(job.config(2), other).await.unwrap();
-    let entry = &odd.roster().nodes[2];
-    let because = entry.absent_because.as_ref().unwrap();
-    assert!(
-        entry.joined.is_some() && because.contains("version 2") && because.contains("runs 1"),
-        "{because}"
-    );
-    leader.await.unwrap().unwrap();
-    deputy.await.unwrap().unwrap();
+    let odd_ones = [
+        (NodeFacts { version: "2".into(), ..facts() }, ["version 2", "runs 1"]),
+        (NodeFacts { engine: Engine::Cuda, ..facts() }, ["engine cuda", "with host"]),
+        (NodeFacts { request_digest: "e".into(), ..facts() }, ["digest e", "leader's d"]),
+    ];
+    for (test, (other, words)) in (27..).zip(odd_ones) {
+        let job = Job::new(test, 3);
+        let (leader, deputy) = (job.start(0), job.start(1));
+        let odd = meet(job.config(2), other).await.unwrap();
+        let entry = &odd.roster().nodes[2];
+        let because = entry.absent_because.as_ref().unwrap();
+        assert!(entry.joined.is_some() && words.iter().all(|word| because.contains(word)), "{because}");
+        leader.await.unwrap().unwrap();
+        deputy.await.unwrap().unwrap();
+    }
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ impl Events {
     pub fn log(&self, line: &str) {
         let line = format!("job={} {}", self.job, printable(line));
         let logger = self.logger.as_ref().and_then(|logger| logger.lock().ok());
-        if !logger.is_some_and(|mut logger| logger.warning(&line).is_ok()) {
+        if logger.is_none_or(|mut logger| logger.warning(&line).is_err()) {
             eprintln!("aimaster: {line}");
         }
     }
