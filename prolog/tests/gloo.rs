@@ -155,7 +155,10 @@ fn a_broken_torch_is_its_own_nodes_error_only() {
             (r#"echo '{"broken": "ImportError: libc10.so"}'"#, "ImportError: libc10.so"),
             ("yes 1234567 | tr -d '\\n'", "it said more than"),
             ("sleep 60", "torch did not start within 2.0 s"),
-            (r#"echo '{"ready": "9"}'; echo '{"port": 45111}'; exit 0"#, "torch gave no numbers"),
+            (
+                r#"echo '{"ready": "9"}'; read order; echo '{"port": 45111}'; read order; exit 0"#,
+                "torch gave no numbers",
+            ),
             (
                 r#"echo '{"ready": "9"}'; echo '{"port": 45111}'; echo '{"result": {"gb_per_s": -1, "bytes": 1,
 "iterations": 1, "right": 1, "samples": [], "seconds": 1}}' | tr '\n' ' '; echo; sleep 60"#,

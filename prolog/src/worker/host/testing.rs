@@ -93,13 +93,14 @@ pub(super) fn proxy(port: u16, fault: Fault) -> u16 {
 
 fn forward(mut client: TcpStream, mut server: TcpStream, fault: Fault) {
     let mut buffer = [0; 4096];
-    let (mut total, began) = (0, Instant::now());
+    let (mut total, mut due) = (0, Instant::now());
     while let Ok(count @ 1..) = client.read(&mut buffer) {
         let mut piece = &mut buffer[..count];
         match fault {
             Fault::Slow(rate) => {
-                let due = Duration::from_secs_f64((total + count) as f64 / rate);
-                thread::sleep(due.saturating_sub(began.elapsed()));
+                // A way that lay idle must not make up for it: the ranks may take a while to start.
+                due = due.max(Instant::now()) + Duration::from_secs_f64(count as f64 / rate);
+                thread::sleep(due.saturating_duration_since(Instant::now()));
             }
             Fault::Spoil(at) if (total..total + count).contains(&at) => piece[at - total] ^= 8,
             Fault::Spoil(_) => {}
