@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::stage::run;
 
 /// What is needed beside Rust and git: Slurm and MUNGE, the tools that make the nodes' namespaces and faults, a C
-/// linker and loader for Rust, and python3 for programs that jobs of the tests run.
+/// linker and loader for Rust, python3 for programs that jobs of the tests run, and PyTorch for its Gloo.
 const PACKAGES: &[&str] = &[
     "slurmctld",
     "slurmd",
@@ -22,6 +22,7 @@ const PACKAGES: &[&str] = &[
     "gcc",
     "libc6-dev",
     "python3-minimal",
+    "python3-torch",
 ];
 
 /// Installs those that are missing.
