@@ -8,7 +8,7 @@ use diag::report::{Report, printable};
 use diag::verdict::Outcome;
 use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
 
-/// Where log lines go: syslog if its socket is there, else the standard error of this process.
+/// Where log lines go: syslog if its socket is there and takes them, else the standard error of this process.
 #[derive(Clone)]
 pub struct Events {
     logger: Option<Arc<Mutex<Logger<LoggerBackend, Formatter3164>>>>,
@@ -25,21 +25,16 @@ impl Events {
             process: "aimaster-prolog".into(),
             pid: std::process::id(),
         };
-        let logger = syslog::unix_custom(formatter, socket).ok().map(|logger| Arc::new(Mutex::new(logger)));
-        Self { logger, job }
+        let logger = syslog::unix_custom(formatter, socket).ok().filter(never_waits);
+        Self { logger: logger.map(|logger| Arc::new(Mutex::new(logger))), job }
     }
 
     /// One line.
     pub fn log(&self, line: &str) {
         let line = format!("job={} {}", self.job, printable(line));
-        match &self.logger {
-            Some(logger) => {
-                if let Ok(mut logger) = logger.lock() {
-                    // There is nowhere left to complain to.
-                    _ = logger.warning(&line);
-                }
-            }
-            None => eprintln!("aimaster: {line}"),
+        let logger = self.logger.as_ref().and_then(|logger| logger.lock().ok());
+        if logger.is_none_or(|mut logger| logger.warning(&line).is_err()) {
+            eprintln!("aimaster: {line}");
         }
     }
 
@@ -68,5 +63,38 @@ impl Events {
             report.drained.join(","),
             report.summary
         ));
+    }
+}
+
+/// A syslog daemon that hangs must not hold the job up: what it does not take at once goes elsewhere.
+fn never_waits(logger: &Logger<LoggerBackend, Formatter3164>) -> bool {
+    match &logger.backend {
+        LoggerBackend::Unix(socket) => socket.set_nonblocking(true).is_ok(),
+        LoggerBackend::UnixStream(stream) => stream.get_ref().set_nonblocking(true).is_ok(),
+        LoggerBackend::Udp(..) | LoggerBackend::Tcp(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_syslog_daemon_that_hangs_holds_nobody_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        // It is there, and never reads.
+        let _daemon = UnixDatagram::bind(&path).unwrap();
+        let (done, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let events = Events::open(&path, "n1", 7);
+            (0..3000).for_each(|_| events.log("a line"));
+            done.send(()).unwrap();
+        });
+        ended.recv_timeout(Duration::from_secs(20)).unwrap();
     }
 }
