@@ -85,20 +85,25 @@ pub fn policy(path: &Path) -> Result<Policy, AssignmentError> {
 /// What is to be done for a job; `None`: nothing was asked for, or the feature does not apply to this job.
 ///
 /// # Errors
-/// If the request or a baseline file can't be read.
+/// If a baseline file can't be read, or the request can't and the site itself asks for nothing.
 pub fn assignment(
     job: JobEnv,
     policy: Policy,
     request: Option<&str>,
 ) -> Result<Option<Assignment>, AssignmentError> {
-    let request = match request {
-        None => Request::default(),
-        Some(text) => Request::decode(text).map_err(|error| AssignmentError::Request(error.to_string()))?,
+    let (request, broken) = match request.map(Request::decode) {
+        None => (Request::default(), None),
+        Some(Ok(request)) => (request, None),
+        Some(Err(error)) => (Request::default(), Some(AssignmentError::Request(error.to_string()))),
     };
-    let asked = effective(&request, &policy);
+    let mut asked = effective(&request, &policy);
     if asked.checks.is_empty() || !in_scope(&policy.scope, &job) {
-        return Ok(None);
+        return broken.map_or(Ok(None), Err);
     }
+    // Nobody gets out of the site's checks by a request that can't be read.
+    asked
+        .notices
+        .extend(broken.map(|error| format!("{error}: only what this site always checks was checked")));
     let baselines = baselines(&policy)?;
     let built = |check: &CheckName| !asked.unbuilt.contains(check);
     let suite = Suite {
@@ -189,4 +194,34 @@ fn digest(suite: &Suite, policy: &Policy) -> String {
     };
     let bytes = serde_json::to_vec(&agreed).unwrap_or_default();
     blake3::hash(&bytes).to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> JobEnv {
+        let variables = [
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_JOB_UID", "1000"),
+            ("SLURM_CLUSTER_NAME", "aim"),
+            ("SLURMD_NODENAME", "n1"),
+            ("SLURM_NODELIST", "n1"),
+        ];
+        let value = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, v)| (*v).to_owned());
+        JobEnv::from_vars(value).unwrap()
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_read_does_not_switch_the_sites_checks_off() {
+        let site = "engine = 'host'\nchecks.always = ['gemm_flops']\nchecks.users_may_switch_off = false";
+        for request in ["", "x", "e30", "bnVsbA", "%00", "{}"] {
+            let got = assignment(job(), Policy::parse(site).unwrap(), Some(request)).unwrap().unwrap();
+            assert_eq!(got.suite.checks, [CheckName::GemmFlops], "{request:?}");
+            assert!(got.asked.notices[0].contains("can't be read"), "{:?}", got.asked.notices);
+            let elsewhere = format!("{site}\nscope.partitions = ['p']");
+            let left_out = assignment(job(), Policy::parse(&elsewhere).unwrap(), Some(request));
+            assert!(matches!(left_out, Err(AssignmentError::Request(_))), "{request:?}");
+        }
+    }
 }
