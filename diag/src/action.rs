@@ -165,6 +165,8 @@ fn requeue(case: Case<'_>, notes: &mut Vec<String>) -> JobAction {
         Some("it was submitted with --no-requeue".to_owned())
     } else if !asked_by_name.is_empty() {
         Some(format!("it asks for {} by name", wording::listed(&asked_by_name)))
+    } else if job.admin_comment.contains('\n') {
+        Some("its AdminComment holds line breaks, so that its requeues can't be counted there".to_owned())
     } else if own_requeues >= case.policy.max_requeues {
         Some(format!("it was requeued {own_requeues} times for this already (max_requeues)"))
     } else {
@@ -194,7 +196,8 @@ fn excluded(case: Case<'_>) -> Vec<String> {
     for finding in named.filter(|one| one.status == Status::Fail) {
         let ends = finding.subject.nodes();
         if ends.iter().all(|node| !nodes.contains(node)) {
-            nodes.extend(ends.last());
+            // Peers that show a way to be blocked at one end are fine: it is the other end that is left out.
+            nodes.extend(ends.iter().rfind(|end| !finding.peers.contains(end)).or(ends.last()));
         }
     }
     nodes.into_iter().map(|node| case.roster.name(node).to_owned()).collect()
@@ -202,7 +205,7 @@ fn excluded(case: Case<'_>) -> Vec<String> {
 
 fn drains(case: Case<'_>) -> Vec<Drain> {
     let allowed = case.policy.drain_on.contains(&case.fail_action) && case.verdict.outcome == Outcome::Fail;
-    if !allowed {
+    if !allowed || case.policy.max_drain_nodes == 0 {
         return Vec::new();
     }
     let mut drains: Vec<Drain> = Vec::new();

@@ -368,8 +368,10 @@ fn outcome(roster: &Roster, findings: &[Finding], caps: Caps) -> (Outcome, Strin
 fn allowed_drains(size: usize, caps: Caps) -> usize {
     let nodes = u32::try_from(size).unwrap_or(u32::MAX);
     let share = (f64::from(nodes) * caps.max_drain_fraction).ceil().max(1.0);
+    // A site that drains nobody still has nodes that break one at a time.
+    let most = caps.max_drain_nodes.max(1);
     // The smaller of the two bounds; counting up avoids a float-to-integer cast.
-    (1..=caps.max_drain_nodes).take_while(|count| f64::from(*count) <= share).count()
+    (1..=most).take_while(|count| f64::from(*count) <= share).count()
 }
 
 /// The check, if any, that more than half of the nodes that it measured fail.

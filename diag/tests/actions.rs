@@ -5,7 +5,7 @@ mod simulated;
 use std::collections::BTreeSet;
 
 use diag::action::{Case, Decision, JobAction, decide};
-use diag::check::CheckName::{AllReduce2, GemmFlops};
+use diag::check::CheckName::{self, AllReduce2, GemmFlops, NetworkConnectivity};
 use diag::conclude::Caps;
 use diag::job::JobView;
 use diag::policy::{ControllerLost, Policy, Undecided};
@@ -18,14 +18,27 @@ fn batch() -> JobView {
 }
 
 fn run(job: &Job) -> Run {
-    let policy = Policy::default().actions;
+    run_under(job, &[GemmFlops, AllReduce2], &Policy::default())
+}
+
+fn run_under(job: &Job, checks: &[CheckName], Policy { actions, .. }: &Policy) -> Run {
     let caps =
-        Caps { max_drain_nodes: policy.max_drain_nodes, max_drain_fraction: policy.max_drain_fraction };
-    job.run_with(&[GemmFlops, AllReduce2], caps)
+        Caps { max_drain_nodes: actions.max_drain_nodes, max_drain_fraction: actions.max_drain_fraction };
+    job.run_with(checks, caps)
 }
 
 fn decision(job: &Job, view: Option<&JobView>, action: FailAction, policy: &Policy) -> Decision {
-    let done = run(job);
+    decision_on(job, &[GemmFlops, AllReduce2], view, action, policy)
+}
+
+fn decision_on(
+    job: &Job,
+    checks: &[CheckName],
+    view: Option<&JobView>,
+    action: FailAction,
+    policy: &Policy,
+) -> Decision {
+    let done = run_under(job, checks, policy);
     decide(Case {
         fail_action: action,
         site_checks: &BTreeSet::new(),
@@ -193,4 +206,40 @@ fn a_heterogeneous_batch_job_fails_through_the_gate_where_its_script_runs() {
         let done = decision(&slow_third(), Some(&view), Fail, &Policy::default());
         assert_eq!(done.job, JobAction::End { cancel }, "component {job_id}");
     }
+}
+
+#[test]
+fn a_node_whose_ways_out_are_blocked_is_the_one_that_a_requeue_leaves_out() {
+    for bad in 0..5 {
+        let others = || (0..5).filter(move |node| *node != bad);
+        let outward = others().map(|node| (bad, node)).collect();
+        let inward = others().map(|node| (node, bad)).collect();
+        for blocked in [outward, inward] {
+            let job = Job { blocked, ..Job::of(5) };
+            for checks in [&[AllReduce2][..], &[NetworkConnectivity], &[NetworkConnectivity, AllReduce2]] {
+                let done = decision_on(&job, checks, Some(&batch()), Requeue, &Policy::default());
+                let exclude = vec![format!("n{}", bad + 1)];
+                assert_eq!(done.job, JobAction::Requeue { exclude }, "{checks:?} {:?}", job.blocked);
+                assert_eq!(drained(&done), Vec::<&str>::new());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_site_that_never_drains_still_names_the_node() {
+    let mut policy = Policy::default();
+    policy.actions.max_drain_nodes = 0;
+    let done = decision(&slow_third(), Some(&batch()), Requeue, &policy);
+    assert_eq!(done.job, JobAction::Requeue { exclude: vec!["n3".into()] });
+    assert_eq!(drained(&done), Vec::<&str>::new());
+    assert!(done.comment.unwrap().contains("outcome=FAIL"));
+}
+
+#[test]
+fn a_job_whose_requeues_cannot_be_counted_is_not_requeued() {
+    let view = JobView { admin_comment: "first\nsecond".into(), ..batch() };
+    let done = decision(&slow_third(), Some(&view), Requeue, &Policy::default());
+    assert_eq!(done.job, JobAction::End { cancel: false });
+    assert!(done.notes[0].contains("AdminComment"), "{:?}", done.notes);
 }
