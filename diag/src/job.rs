@@ -31,7 +31,17 @@ pub struct JobView {
     pub admin_comment: String,
 }
 
+/// States of a job whose prologs run. One that is suspended, signalled or resized meanwhile is still the same run: it
+/// starts, or goes on, when that is over.
+const STARTING: [&str; 6] = ["CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"];
+
 impl JobView {
+    /// Whether the job is in a state in which its prologs run.
+    #[must_use]
+    pub fn is_starting(&self) -> bool {
+        STARTING.contains(&self.state.as_str())
+    }
+
     /// What to call the job in a command so that exactly this job is meant: one task of an array may have the
     /// array's own id, and a heterogeneous job is addressed through its leader.
     #[must_use]

@@ -19,9 +19,6 @@ use crate::events::Events;
 /// How often the parent process is looked at: cheap, no call to Slurm.
 const PARENT_POLL: Duration = Duration::from_millis(500);
 
-/// Job states in which a prolog has work to do.
-const STARTING: &[&str] = &["CONFIGURING", "RUNNING"];
-
 /// Why a suite stops before its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
@@ -64,7 +61,7 @@ impl Stopping {
 /// Whether Slurm still shows the run that `job` is; else its state, in words.
 #[must_use]
 pub fn changed(view: &JobView, job: &JobEnv) -> Option<String> {
-    if !STARTING.contains(&view.state.as_str()) {
+    if !view.is_starting() {
         return Some(format!("its state is {}", view.state));
     }
     if view.restarts != job.restart {

@@ -229,3 +229,22 @@ fn a_job_that_somebody_else_ends_is_left_alone() {
     assert_eq!(cluster.wait_end(job, SOON).unwrap().state(), "COMPLETED");
     assert_eq!(cluster.report(job, 1).unwrap()["check_number"], 1);
 }
+
+#[test]
+fn a_job_that_is_suspended_meanwhile_is_checked_and_starts_when_it_is_resumed() {
+    let _machine = serial().unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(2), LONG).unwrap();
+    let job = cluster.submit("echo ran", ["-N2", CHECK]).unwrap();
+    wait::until(SOON, "its prologs run", || {
+        let record = cluster.job(job)?;
+        Ok(["CONFIGURING", "RUNNING"].contains(&record.state()).then_some(()))
+    })
+    .unwrap();
+    cluster.scontrol(["suspend".to_owned(), job.to_string()]).ok().unwrap();
+    // Long enough for the leader to look at the job.
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(cluster.report(job, 1).unwrap()["outcome"], "PASS");
+    cluster.scontrol(["resume".to_owned(), job.to_string()]).ok().unwrap();
+    let record = cluster.wait_end(job, SOON).unwrap();
+    assert_eq!(record.state(), "COMPLETED", "{}", cluster.job_output(job).unwrap());
+}

@@ -16,8 +16,6 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// States that nothing follows: a job in one of them was not requeued.
 const ENDED: [&str; 8] =
     ["CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL"];
-/// States in which a job's prologs run.
-const STARTING: [&str; 2] = ["CONFIGURING", "RUNNING"];
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,7 +137,7 @@ fn is_this_run(job: &JobView, run: &ThisRun) -> Result<(), String> {
         nodes.sort_unstable();
         nodes
     };
-    if !STARTING.contains(&job.state.as_str()) {
+    if !job.is_starting() {
         return Err(format!("job {} is {} by now", job.job_id, job.state));
     }
     if job.restarts != run.restart {
