@@ -111,7 +111,7 @@ pub const OUTLIER_MIN_SUBJECTS: usize = 3;
 
 /// Most subjects for which each is held against the others without itself: among more than these one value moves
 /// neither median, and the work would grow with the square of the job.
-const LEAVE_OUT_MAX: usize = 64;
+pub(crate) const LEAVE_OUT_MAX: usize = 64;
 
 /// Makes the median absolute deviation of a normal distribution its standard deviation.
 const MAD_TO_SIGMA: f64 = 1.4826;

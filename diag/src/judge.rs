@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::baseline::{Baselines, OutlierRule, median, others};
+use crate::baseline::{Baselines, LEAVE_OUT_MAX, OutlierRule, median, others};
 use crate::check::CheckName;
 use crate::facts::{Engine, NodeId};
 use crate::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
@@ -91,19 +91,28 @@ pub struct Evidence {
 #[must_use]
 pub fn looks(suite: &Suite, result: &RoundResult) -> Vec<Look> {
     let evidence = judged(suite, result);
-    result.round.groups.iter().map(|group| look(result, group, &evidence)).collect()
+    // By the nodes that it is about, with its place: a search of everything for each group takes minutes in a large job.
+    let mut about: BTreeMap<Vec<NodeId>, Vec<(usize, &Evidence)>> = BTreeMap::new();
+    for (place, one) in evidence.iter().enumerate() {
+        let mut nodes = one.subject.nodes();
+        nodes.sort_unstable();
+        about.entry(nodes).or_default().push((place, one));
+    }
+    result.round.groups.iter().map(|group| look(result, group, &about)).collect()
 }
 
-fn look(result: &RoundResult, group: &[NodeId], evidence: &[Evidence]) -> Look {
+fn look(
+    result: &RoundResult,
+    group: &[NodeId],
+    about: &BTreeMap<Vec<NodeId>, Vec<(usize, &Evidence)>>,
+) -> Look {
     let members: BTreeSet<NodeId> = group.iter().copied().collect();
-    let mine: Vec<Evidence> = evidence
-        .iter()
-        .filter(|one| {
-            let nodes = one.subject.nodes();
-            !nodes.is_empty() && nodes.iter().all(|node| members.contains(node))
-        })
-        .cloned()
-        .collect();
+    let alone = members.iter().map(|node| vec![*node]);
+    let together = (members.len() > 1).then(|| members.iter().copied().collect());
+    let mut mine: Vec<(usize, &Evidence)> =
+        alone.chain(together).filter_map(|nodes| about.get(&nodes)).flatten().copied().collect();
+    mine.sort_unstable_by_key(|(place, _)| *place);
+    let mine: Vec<Evidence> = mine.into_iter().map(|(_, one)| one.clone()).collect();
     let sight = trouble(result, group).unwrap_or_else(|| sight(&result.round, group, &mine));
     let Round { index, purpose, mode, .. } = result.round;
     Look { group: group.to_vec(), round: index, purpose, mode, sight, evidence: mine }
@@ -165,14 +174,22 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
             peers.entry(*metric).or_default().push(measurement.value);
         }
     }
+    let mut of_many: BTreeMap<Metric, (Option<Limit>, Option<f64>)> = BTreeMap::new();
     by_subject
         .into_iter()
         .map(|((metric, subject), measurement)| {
             let like = peers.get(&metric).map_or(&[][..], Vec::as_slice);
-            let limits = [
-                suite.baselines.limit(result.round.check, metric),
-                rule.limit(metric, measurement.value, like),
-            ];
+            let of_peers = || {
+                let median = (like.len() > 1).then(|| median(&others(measurement.value, like))).flatten();
+                (rule.limit(metric, measurement.value, like), median)
+            };
+            // Among many, one's own value is not left out, and all are held against the same.
+            let (outlier, median) = if like.len() > LEAVE_OUT_MAX {
+                of_many.entry(metric).or_insert_with(of_peers).clone()
+            } else {
+                of_peers()
+            };
+            let limits = [suite.baselines.limit(result.round.check, metric), outlier];
             let limit = limits.into_iter().flatten().reduce(|kept, other| stricter(metric, kept, other));
             let miss = limit.as_ref().is_some_and(|limit| worse(metric, measurement.value, limit.value));
             Evidence {
@@ -180,7 +197,7 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
                 subject,
                 value: measurement.value,
                 limit,
-                median: (like.len() > 1).then(|| median(&others(measurement.value, like))).flatten(),
+                median,
                 miss,
                 samples: measurement.samples.clone(),
                 detail: measurement.detail.clone(),

@@ -253,3 +253,14 @@ proptest! {
         prop_assert!(named(&run).is_subset(&slow), "{:#?}", run.verdict.findings);
     }
 }
+
+#[test]
+fn a_large_job_is_judged_while_its_nodes_still_wait() {
+    let job = Job { slow_network: [7].into(), ..Job::of(1500) };
+    let begun = std::time::Instant::now();
+    let run = job.run(&[NetworkConnectivity, AllReduce2]);
+    assert_eq!(run.verdict.outcome, Outcome::Fail);
+    // Without optimisation a few seconds, and most of it the simulation's; a search of all numbers for each pair takes
+    // minutes.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+}
