@@ -121,6 +121,17 @@ async fn a_requeue_leaves_out_old_and_new_nodes_and_touches_nobody_elses() {
 }
 
 #[tokio::test]
+async fn a_requeue_leaves_out_the_bad_node_however_many_the_user_leaves_out() {
+    let job = record("JobId=5 JobName=x", "RUNNING", 0, "n[1-2]", "");
+    let fake = Fake::shows(&job.replace("ExcNodeList=n[7-8]", "ExcNodeList=gpu[0001-4000]"), IDLE);
+    let steps = [Step::Requeue { exclude: vec!["n2".into()], nice: None }];
+    let applied = apply(&fake.scontrol(), &run(5), &steps, soon()).await;
+    let words = applied.outcomes[0].result.as_ref().unwrap();
+    let update = fake.calls().into_iter().find(|call| call.starts_with("update")).expect(words);
+    assert!(update.contains("ExcNodeList=gpu0001,") && update.ends_with("gpu4000,n2"));
+}
+
+#[tokio::test]
 async fn nothing_is_done_to_another_run() {
     for (state, restarts, nodes, because) in [
         ("CANCELLED", 0, "n[1-2]", "CANCELLED"),

@@ -7,14 +7,11 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use diag::gate::{FILE_NAME, Gate};
+use diag::gate::{FILE_NAME, Gate, MAX_BYTES};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 
 use crate::files::read_open;
-
-/// Largest gate; the helper writes a few KiB.
-const MAX_GATE_BYTES: usize = 64 * 1024;
 
 /// Most entries that are looked at in one folder: clusters, nodes of a host, jobs that ran on a node and were
 /// not cleaned up. Beyond it something is wrong with the tree.
@@ -153,10 +150,10 @@ fn read_gate(folder: &OwnedFd, owner: u32) -> Result<Gate, GateError> {
         Err(Errno::LOOP) => return Err(GateError::Foreign { what: FILE_NAME.into(), expected: "file" }),
         Err(errno) => return Err(unreadable(FILE_NAME, errno)),
     };
-    let content = read_open(&File::from(file), MAX_GATE_BYTES + 1)
+    let content = read_open(&File::from(file), MAX_BYTES + 1)
         .map_err(|cause| GateError::Unreadable { what: FILE_NAME.into(), cause })?;
-    if content.len() > MAX_GATE_BYTES {
-        return Err(GateError::Broken(format!("it is larger than {MAX_GATE_BYTES} bytes")));
+    if content.len() > MAX_BYTES {
+        return Err(GateError::Broken(format!("it is larger than {MAX_BYTES} bytes")));
     }
     let gate: Gate =
         serde_json::from_slice(&content).map_err(|cause| GateError::Broken(cause.to_string()))?;
@@ -254,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_broken_gate_is_an_error() {
-        for content in ["", "{", r#"{"schema":2,"start":true,"lines":[]}"#, &"x".repeat(MAX_GATE_BYTES + 1)] {
+        for content in ["", "{", r#"{"schema":2,"start":true,"lines":[]}"#, &"x".repeat(MAX_BYTES + 1)] {
             let tree = Tree::new();
             tree.gate("c/n1/7.0", content);
             assert!(matches!(tree.read(None, Some("n1")), Err(GateError::Broken(_))), "{content:.20}");

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use diag::gate::{Gate, RUN_ROOT};
+use diag::gate::{Gate, MAX_LINE_CHARS, MAX_LINES, RUN_ROOT};
 use diag::policy::{Policy, Undecided};
 use diag::request::submission::Flag;
 use diag::request::{Ask, Request};
@@ -24,12 +24,6 @@ const EXTERN_STEP: u32 = 0xffff_fffc;
 
 /// The step that runs a batch script.
 const BATCH_STEP: u32 = 0xffff_fffb;
-
-/// Most lines of a gate that are printed.
-const MAX_LINES: usize = 64;
-
-/// Most characters of a line.
-const MAX_LINE_CHARS: usize = 500;
 
 /// How long the other tasks of a node wait for the first one's message: srun may end the step with the first
 /// task that fails.

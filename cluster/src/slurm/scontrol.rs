@@ -19,8 +19,10 @@ use crate::slurm::show::{self, ShowError};
 const MAX_OUTPUT: u64 = 4 * 1024 * 1024;
 /// How much of it an error repeats.
 const MAX_SAID: usize = 300;
-/// Longest text of a reason, comment or message.
+/// Longest text of a reason or message.
 const MAX_TEXT: usize = 8192;
+/// Longest value of a job's field: a list of some thousand nodes, less than the kernel takes as one argument.
+const MAX_VALUE: usize = 96 * 1024;
 
 /// What Slurm's commands say when the controller was not reached.
 const UNREACHABLE: [&str; 6] = [
@@ -200,7 +202,7 @@ impl Scontrol {
     ) -> Result<(), ScontrolError> {
         let mut arguments = vec!["update".to_owned(), format!("JobId={}", job_target(target)?)];
         for (field, value) in fields {
-            arguments.push(format!("{field}={}", text("value", value)?));
+            arguments.push(format!("{field}={}", bounded_text("value", value, MAX_VALUE)?));
         }
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         self.scontrol(&arguments, deadline).await.map(drop)
@@ -312,8 +314,12 @@ fn job_target(target: &str) -> Result<&str, ScontrolError> {
 }
 
 fn text<'a>(what: &'static str, text: &'a str) -> Result<&'a str, ScontrolError> {
-    if text.len() > MAX_TEXT {
-        return Err(refused(what, text, "it is longer than 8192 bytes"));
+    bounded_text(what, text, MAX_TEXT)
+}
+
+fn bounded_text<'a>(what: &'static str, text: &'a str, most: usize) -> Result<&'a str, ScontrolError> {
+    if text.len() > most {
+        return Err(refused(what, text, "it is too long"));
     }
     if text.chars().any(char::is_control) {
         return Err(refused(what, text, "it holds control characters"));
