@@ -72,8 +72,8 @@ fn test(only: Option<&str>) -> Result<()> {
     stages.run("lint", || cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]));
     // The cluster tests run the built plugin and helpers, so everything is built before they start.
     stages.run("build", || cargo(&["build", "--workspace", "--all-targets"]));
-    stages.run("units", || cargo(&["test", "--workspace", "--exclude", "aimaster-tests"]));
+    stages.run("units", || cargo(&["test", "--workspace", "--exclude", "aimaster-tests", "--no-fail-fast"]));
     // They measure the machine: one at a time.
-    stages.run("cluster", || cargo(&["test", "--package", "aimaster-tests", "--", "--test-threads=1"]));
+    stages.run("cluster", || cargo(&["test", "--package", "aimaster-tests", "--no-fail-fast", "--", "--test-threads=1"]));
     stages.finish()
 }
