@@ -1,6 +1,7 @@
 //! `aimaster`: the command line of users and operators.
 #![forbid(unsafe_code)]
 
+mod config;
 mod report;
 
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Checks of a job's own nodes: reports and, later, everything else that a person asks for.
+/// Checks of a job's own nodes: their reports and the policy behind them.
 #[derive(Parser)]
 #[command(name = "aimaster", version)]
 struct Arguments {
@@ -22,7 +23,11 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Shows the report of a job: what was measured, what was found, what was done.
+    ///
+    /// Exit code: 0 pass, 1 fault, 2 wrong use or no report, 3 undecided, error or skipped.
     Report(report::Arguments),
+    /// Checks the policy and shows what holds, every default filled in.
+    Config,
 }
 
 /// Exit code for a wrong use, a missing file and everything else that keeps the answer from being given.
@@ -32,6 +37,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match arguments.command {
         Command::Report(command) => report::show(&command, &arguments.policy),
+        Command::Config => config::show(&arguments.policy),
     };
     done.unwrap_or_else(|error| {
         eprintln!("aimaster: {error:#}");

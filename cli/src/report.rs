@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use diag::policy::Policy;
 use diag::report::Report;
 use diag::verdict::Outcome;
+
+use crate::config;
 
 /// Which report, and how.
 #[derive(clap::Args)]
@@ -35,7 +36,7 @@ pub struct Arguments {
 pub fn show(arguments: &Arguments, policy: &Path) -> Result<ExitCode> {
     let folder = match &arguments.report_dir {
         Some(folder) => folder.clone(),
-        None => report_dir(policy)?,
+        None => config::read(policy)?.paths.report_dir,
     };
     let path = find(&folder, arguments)?;
     let text = std::fs::read_to_string(&path).with_context(|| {
@@ -53,24 +54,16 @@ pub fn show(arguments: &Arguments, policy: &Path) -> Result<ExitCode> {
     }))
 }
 
-fn report_dir(policy: &Path) -> Result<PathBuf> {
-    let text = match std::fs::read_to_string(policy) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(error).with_context(|| format!("can't read {}", policy.display())),
-    };
-    match Policy::parse(&text) {
-        Ok(policy) => Ok(policy.paths.report_dir),
-        Err(mistakes) => {
-            let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-            bail!("{} has mistakes:\n{}", policy.display(), lines.join("\n"))
-        }
-    }
-}
-
 /// The report's file: of the wanted check, else of the last one; of the only cluster that has it.
 fn find(folder: &Path, arguments: &Arguments) -> Result<PathBuf> {
     let job = arguments.job_id.to_string();
+    if !folder.is_dir() {
+        bail!(
+            "no report of job {job} here: {} does not exist on this machine; look on the job's first node, or let \
+             paths.report_dir of the policy be on shared storage",
+            folder.display()
+        );
+    }
     let clusters = match &arguments.cluster {
         Some(cluster) => vec![cluster.clone()],
         None => names(folder)?,
@@ -80,21 +73,23 @@ fn find(folder: &Path, arguments: &Arguments) -> Result<PathBuf> {
     let job_folder = match found.as_slice() {
         [one] => one,
         [] => bail!(
-            "no report of job {job} under {}; it is on the job's first node unless that folder is shared",
-            folder.display()
+            "no report of job {job} under {}{}; it is on the job's first node unless that folder is shared",
+            folder.display(),
+            arguments.cluster.as_ref().map_or_else(String::new, |cluster| format!(" for cluster {cluster}"))
         ),
         several => {
             let several: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
             bail!("several clusters have a job {job} ({}): name one with --cluster", several.join(", "))
         }
     };
+    let checks: Vec<u32> = names(job_folder)?.iter().filter_map(|name| name.parse().ok()).collect();
     let check = match arguments.check {
+        Some(check) if !checks.contains(&check) => {
+            let known: Vec<String> = checks.iter().map(ToString::to_string).collect();
+            bail!("job {job} has no check {check}; it has {}", known.join(", "))
+        }
         Some(check) => check,
-        None => names(job_folder)?
-            .iter()
-            .filter_map(|name| name.parse().ok())
-            .max()
-            .with_context(|| format!("{} holds no report", job_folder.display()))?,
+        None => *checks.iter().max().with_context(|| format!("{} holds no report", job_folder.display()))?,
     };
     Ok(job_folder.join(check.to_string()).join("report.json"))
 }

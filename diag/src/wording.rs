@@ -85,7 +85,7 @@ fn against(one: &Evidence) -> String {
         text.push_str(&format!(" {sign} {}", quantity(one.metric, limit.value)));
     }
     if let Some(median) = one.median.filter(|_| matches!(one.metric, Metric::Flops | Metric::Busbw)) {
-        text.push_str(&format!(", median of the job {}", quantity(one.metric, median)));
+        text.push_str(&format!(", median of the others {}", quantity(one.metric, median)));
     }
     text
 }

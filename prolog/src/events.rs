@@ -29,11 +29,19 @@ impl Events {
         Self { logger: logger.map(|logger| Arc::new(Mutex::new(logger))), job }
     }
 
-    /// One line.
+    /// One line about something that should be looked at.
     pub fn log(&self, line: &str) {
+        self.write(line, true);
+    }
+
+    fn write(&self, line: &str, warning: bool) {
         let line = format!("job={} {}", self.job, printable(line));
         let logger = self.logger.as_ref().and_then(|logger| logger.lock().ok());
-        if logger.is_none_or(|mut logger| logger.warning(&line).is_err()) {
+        let written = logger.is_some_and(|mut logger| {
+            let done = if warning { logger.warning(&line) } else { logger.info(&line) };
+            done.is_ok()
+        });
+        if !written {
             eprintln!("aimaster: {line}");
         }
     }
@@ -48,11 +56,12 @@ impl Events {
     /// The event of a finished suite.
     pub fn finished(&self, report: &Report) {
         let name = match report.outcome {
-            Outcome::Pass | Outcome::Skip => "SanityCheckSucceeded",
+            Outcome::Pass => "SanityCheckSucceeded",
+            Outcome::Skip => "SanityCheckSkipped",
             Outcome::Error | Outcome::Suspect | Outcome::Environment | Outcome::Fail => "SanityCheckFailed",
         };
         let seconds = report.finished_at.duration_since(report.started_at).as_secs_f64();
-        self.log(&format!(
+        let line = format!(
             "event={name} cluster={} check_number={} outcome={} action={} nodes={} drained={} seconds={seconds:.1} \
              summary={:?}",
             report.cluster,
@@ -62,7 +71,8 @@ impl Events {
             report.nodes.len(),
             report.drained.join(","),
             report.summary
-        ));
+        );
+        self.write(&line, !matches!(report.outcome, Outcome::Pass | Outcome::Skip));
     }
 }
 

@@ -212,7 +212,7 @@ fn a_killed_coordinator_leaves_no_worker() {
 fn the_program_says_that_it_is_not_for_people() {
     let output = Command::new(program()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("aimaster check"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("started by aimaster-prolog only"));
     // A parent that is somebody else: the coordinator died before the worker could be bound to it.
     let orphan = Command::new(program()).arg("1").stdin(Stdio::null()).output().unwrap();
     assert!(!orphan.status.success());

@@ -59,15 +59,16 @@ const TABLE: [Spec; COUNT] = [
         name: c"sanity-check",
         has_arg: HasArg::Optional,
         argument: c"LIST",
-        help: c"measure this job's own nodes before it starts: a comma-separated list of checks; \
-                default (also when LIST is left out): gemm_flops,all_reduce_1,all_reduce_2; all; or off",
+        help: c"measure this job's own nodes before it starts: a comma-separated list of checks (a wrong one lists \
+                them all); default (also when LIST is left out): gemm_flops,all_reduce_1,all_reduce_2; all; or off",
     },
     Spec {
         name: c"sanity-fail-action",
         has_arg: HasArg::Required,
         argument: c"ACTION",
         help: c"when a node fails its check: retain (start anyway), drain (start, and take the node out of \
-                service afterwards), fail (end the job before it starts) or requeue (start it on other nodes)",
+                service afterwards), fail (end the job before it starts; the default) or requeue (start it on other \
+                nodes)",
     },
     Spec {
         name: c"sanity-timeout",
@@ -79,13 +80,13 @@ const TABLE: [Spec; COUNT] = [
         name: c"runtime-check",
         has_arg: HasArg::Optional,
         argument: c"c4d",
-        help: c"watch the job's collectives and GPUs while it runs, and name what hangs or slows it down; or off",
+        help: c"not built yet, refused unless off: watch the job while it runs, and name what hangs or slows it down",
     },
     Spec {
         name: c"runtime-fail-action",
         has_arg: HasArg::Required,
         argument: c"ACTION",
-        help: c"when the runtime check finds a fault: retain (only report, the default), drain or requeue",
+        help: c"not built yet, without effect: what to do when the runtime check finds a fault",
     },
     Spec {
         name: c"aimaster",

@@ -25,7 +25,7 @@ fn assert_blocked(told: &Told, check: &str, node: &str) {
         assert!(kind == "path", "{kind} {name}: {told}");
         assert!(name.ends_with(&format!("->{node}")), "{name}: {told}");
     }
-    let way = format!("-> {node}:45");
+    let way = format!("-> {node}:27");
     assert!(told.message("FAIL").contains(&way), "{way}: {told}");
     assert!(told.srun.stderr.contains(&way), "{way}: {told}");
     assert!(told.srun.stderr.contains("open the port range"), "says what to do: {told}");

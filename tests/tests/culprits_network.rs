@@ -4,7 +4,7 @@
 
 use aimaster_tests::{Cluster, Told, product, serial};
 
-/// 20 Mbit/s: 1 % of a slow network's rate, a fifth of the floor for a pair.
+/// 20 Mbit/s are 0.0025 GB/s, a twentieth of the floor for a pair.
 const SLOW_KBIT: u64 = 20_000;
 
 /// 10 %: three times the limit for segments sent again.

@@ -1,28 +1,28 @@
 //! `cargo xtask install`: from the sources to a machine with Slurm. Packages come with a release; this is for trying
 //! it out and for sites that build their own.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::Command;
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::stage::{cargo, run};
 
-/// Debian's folder of Slurm plugins.
+/// Debian's folder of Slurm plugins (see `scontrol show config`, PluginDir).
 const PLUGINS: &str = "usr/lib/x86_64-linux-gnu/slurm-wlm";
 
-/// What goes where: file in the source tree, place below the root, mode.
-const FILES: &[(&str, &str, u32)] = &[
-    ("target/release/aimaster-prolog", "usr/libexec/aimaster/aimaster-prolog", 0o755),
-    ("target/release/aimaster-worker", "usr/libexec/aimaster/aimaster-worker", 0o755),
-    ("target/release/aimaster-epilog", "usr/libexec/aimaster/aimaster-epilog", 0o755),
-    ("target/release/aimaster", "usr/bin/aimaster", 0o755),
-    ("conf/baselines/host.toml", "etc/aimaster/baselines/host.toml", 0o644),
+/// What is built, and where it goes below the root.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("aimaster-prolog", "usr/libexec/aimaster/aimaster-prolog"),
+    ("aimaster-worker", "usr/libexec/aimaster/aimaster-worker"),
+    ("aimaster-epilog", "usr/libexec/aimaster/aimaster-epilog"),
+    ("aimaster", "usr/bin/aimaster"),
 ];
 
-/// The policy: a site's own is kept.
+/// Files of the source tree, and where they go below the root. A site's own policy is kept.
+const BASELINES: (&str, &str) = ("conf/baselines/host.toml", "etc/aimaster/baselines/host.toml");
 const POLICY: (&str, &str) = ("conf/aimaster.toml", "etc/aimaster/aimaster.toml");
 
 /// Builds and copies.
@@ -34,42 +34,63 @@ pub fn install(root: &Path) -> Result<()> {
     let mut arguments = vec!["build", "--release"];
     arguments.extend(packages.iter().flat_map(|package| ["--package", package]));
     cargo(&arguments)?;
-    for (from, to, mode) in FILES {
-        put(Path::new(from), &root.join(to), *mode)?;
+    let built = target_dir()?.join("release");
+    for (name, to) in PROGRAMS {
+        put(&built.join(name), &root.join(to), 0o755)?;
     }
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the source tree")?;
+    put(&sources.join(BASELINES.0), &root.join(BASELINES.1), 0o644)?;
     let policy = root.join(POLICY.1);
     if policy.exists() {
         println!("kept {}", policy.display());
     } else {
-        put(Path::new(POLICY.0), &policy, 0o644)?;
+        put(&sources.join(POLICY.0), &policy, 0o644)?;
     }
-    let plugin = root.join(PLUGINS).join("spank_aimaster.so");
-    put(Path::new("target/release/libspank_aimaster.so"), &plugin, 0o755)?;
-    let plugin = plugin.to_str().context("the plugin's path is no text")?;
-    cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "stamp", "--", plugin])?;
-    if root == Path::new("/")
-        && run(Command::new("id").arg("aimaster").stdout(std::process::Stdio::null())).is_err()
-    {
-        run(Command::new("useradd").args([
-            "--system",
-            "--no-create-home",
-            "--shell",
-            "/usr/sbin/nologin",
-            "aimaster",
-        ]))?;
+    // Stamped before it is put in place: a process may map the plugin at any moment.
+    let stamped = built.join("spank_aimaster.so");
+    fs::copy(built.join("libspank_aimaster.so"), &stamped).context("can't copy the plugin")?;
+    let name = stamped.to_str().context("the path of the build is no text")?;
+    cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "stamp", "--", name])?;
+    put(&stamped, &root.join(PLUGINS).join("spank_aimaster.so"), 0o755)?;
+    if root == Path::new("/") {
+        worker_user()?;
     }
     println!(
         "Installed. To switch it on, add this line to /etc/slurm/plugstack.conf and restart slurmd:\n\
-         optional {plugin}\n\
-         Then choose the engine in {}.",
-        policy.display()
+         optional /{PLUGINS}/spank_aimaster.so\n\
+         Then choose the engine in /{}.",
+        POLICY.1
     );
     Ok(())
 }
 
+/// The user that workers run as.
+fn worker_user() -> Result<()> {
+    let known = Command::new("id").arg("aimaster").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if known.is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    let arguments = ["--system", "--no-create-home", "--shell", "/usr/sbin/nologin", "aimaster"];
+    run(Command::new("useradd").args(arguments))
+}
+
+/// Where cargo builds, whatever its configuration says.
+fn target_dir() -> Result<PathBuf> {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .output()
+        .context("can't ask cargo for its target folder")?;
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).context("cargo metadata gave no JSON")?;
+    match metadata["target_directory"].as_str() {
+        Some(folder) => Ok(folder.into()),
+        None => bail!("cargo metadata names no target folder"),
+    }
+}
+
 fn put(from: &Path, to: &Path, mode: u32) -> Result<()> {
     let folder = to.parent().context("a file has a folder")?;
-    fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
+    make(folder)?;
     // A running program's file is replaced, not written into.
     let fresh = to.with_extension("new");
     fs::copy(from, &fresh)
@@ -77,5 +98,21 @@ fn put(from: &Path, to: &Path, mode: u32) -> Result<()> {
     fs::set_permissions(&fresh, Permissions::from_mode(mode))?;
     fs::rename(&fresh, to).with_context(|| format!("can't write {}", to.display()))?;
     println!("{}", to.display());
+    Ok(())
+}
+
+/// Makes what is missing of a folder, open to everybody whatever the umask is; what is there stays as it is.
+fn make(folder: &Path) -> Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = folder.parent() {
+        make(above)?;
+    }
+    DirBuilder::new()
+        .mode(0o755)
+        .create(folder)
+        .with_context(|| format!("can't make {}", folder.display()))?;
+    fs::set_permissions(folder, Permissions::from_mode(0o755))?;
     Ok(())
 }

@@ -52,6 +52,7 @@ fn main() -> Result<()> {
 fn demo() -> Result<()> {
     packages::install()?;
     let mut stages = Stages::new(None);
+    eprintln!("the first build takes some minutes");
     stages.run("build", || cargo(&["build", "--quiet", "--workspace"]));
     if stages.failed() {
         bail!("the build failed");
@@ -74,6 +75,8 @@ fn test(only: Option<&str>) -> Result<()> {
     stages.run("build", || cargo(&["build", "--workspace", "--all-targets"]));
     stages.run("units", || cargo(&["test", "--workspace", "--exclude", "aimaster-tests", "--no-fail-fast"]));
     // They measure the machine: one at a time.
-    stages.run("cluster", || cargo(&["test", "--package", "aimaster-tests", "--no-fail-fast", "--", "--test-threads=1"]));
+    stages.run("cluster", || {
+        cargo(&["test", "--package", "aimaster-tests", "--no-fail-fast", "--", "--test-threads=1"])
+    });
     stages.finish()
 }

@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     }
     let parent = std::env::args().nth(1).and_then(|pid| pid.parse().ok());
     let Some(parent) = parent else {
-        eprintln!("aimaster-worker: started by aimaster-prolog only; to check nodes, use `aimaster check`");
+        eprintln!("aimaster-worker: started by aimaster-prolog only, in a job's prolog");
         return ExitCode::from(2);
     };
     prolog::worker::run(parent)

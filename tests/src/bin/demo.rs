@@ -1,5 +1,5 @@
 //! The demo: a 4-node Slurm on this machine, a healthy job, then a node with a slow network that is found, named
-//! and left out. Every line that it prints after `$` is a real command with its real output.
+//! and left out. What stands after `$` is what a user would type; the output below it is real.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 /// No step of the demo takes longer.
 const SOON: Duration = Duration::from_secs(90);
 
-/// The slow network: a fiftieth of the 0.05 GB/s floor's rate.
+/// The slow network: 20 Mbit/s are 0.0025 GB/s, a twentieth of the floor for a pair.
 const SLOW_KBIT: u64 = 20_000;
 
 fn main() -> Result<()> {
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     let report =
         cluster.command("n1", ["/opt/aimaster/aimaster", "report", &job.to_string(), "--check", "1"]);
     print(&report.run()?);
-    command(&format!("scontrol show job {job} | grep -E 'NodeList|AdminComment'"));
+    command(&format!("scontrol show job {job} | grep -oE ' (NodeList|ExcNodeList|AdminComment)=.*'"));
     let record = cluster.job(job)?;
     print_text(&format!(
         "NodeList={}\nAdminComment={}\n",
