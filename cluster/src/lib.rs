@@ -22,7 +22,8 @@ pub mod wire;
 pub use handshake::Counters;
 
 /// An error and its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

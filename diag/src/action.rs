@@ -25,8 +25,10 @@ pub struct Case<'a> {
     pub site_checks: &'a BTreeSet<CheckName>,
     /// The policy's rules.
     pub policy: &'a Actions,
-    /// The job, as Slurm shows it; `None`: the controller could not be asked.
+    /// The job, as Slurm shows it; `None`: that is not known.
     pub job: Option<&'a JobView>,
+    /// Where it is not known: whether Slurm did answer, but unreadably. Otherwise the controller was not reached.
+    pub unread: bool,
     /// The nodes.
     pub roster: &'a Roster,
     /// What was found.
@@ -146,6 +148,10 @@ fn end(case: Case<'_>) -> JobAction {
 /// Back to the queue, or the reason why not.
 fn requeue(case: Case<'_>, notes: &mut Vec<String>) -> JobAction {
     let Some(job) = case.job else {
+        if case.unread {
+            notes.push("the job is not requeued but ends: Slurm's answer about it can't be read".to_owned());
+            return end(case);
+        }
         let (action, fate) = match case.policy.on_controller_lost {
             ControllerLost::Start => (JobAction::Start, "starts"),
             ControllerLost::Hold => (end(case), "ends"),
@@ -165,6 +171,8 @@ fn requeue(case: Case<'_>, notes: &mut Vec<String>) -> JobAction {
         Some("it was submitted with --no-requeue".to_owned())
     } else if !asked_by_name.is_empty() {
         Some(format!("it asks for {} by name", wording::listed(&asked_by_name)))
+    } else if job.unreadable {
+        Some("a name or path of it imitates Slurm's output, so that its requeues can't be counted".to_owned())
     } else if job.admin_comment.contains('\n') {
         Some("its AdminComment holds line breaks, so that its requeues can't be counted there".to_owned())
     } else if own_requeues >= case.policy.max_requeues {

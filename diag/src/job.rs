@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// What `scontrol show job` says of one job, as far as decisions need it.
+/// What Slurm says of one job, as far as decisions need it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobView {
     /// The job's own id.
@@ -29,6 +29,9 @@ pub struct JobView {
     pub excluded_nodes: Vec<String>,
     /// The whole AdminComment.
     pub admin_comment: String,
+    /// Whether its record can't be read, since a name or path of the job imitates Slurm's output. Then AdminComment
+    /// and the nodes asked for and excluded are not known, and empty here; all else is.
+    pub unreadable: bool,
 }
 
 /// States of a job whose prologs run. One that is suspended, signalled or resized meanwhile is still the same run: it

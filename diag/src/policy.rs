@@ -177,7 +177,7 @@ pub struct HostEngine {
 /// `[paths]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Paths {
-    /// Absolute path of scontrol (default /usr/bin/scontrol).
+    /// Absolute path of scontrol (default /usr/bin/scontrol); squeue is taken from the same folder.
     pub scontrol: PathBuf,
     /// Absolute path of scancel (default /usr/bin/scancel).
     pub scancel: PathBuf,

@@ -44,6 +44,7 @@ fn decision_on(
         site_checks: &BTreeSet::new(),
         policy: &policy.actions,
         job: view,
+        unread: false,
         roster: &job.roster(),
         verdict: &done.verdict,
         job_id: 12,
@@ -242,4 +243,9 @@ fn a_job_whose_requeues_cannot_be_counted_is_not_requeued() {
     let done = decision(&slow_third(), Some(&view), Requeue, &Policy::default());
     assert_eq!(done.job, JobAction::End { cancel: false });
     assert!(done.notes[0].contains("AdminComment"), "{:?}", done.notes);
+    // Nor is one whose comment is hidden by its own name; its nodes are drained all the same.
+    let view = JobView { unreadable: true, ..batch() };
+    let done = decision(&slow_third(), Some(&view), Requeue, &Policy::default());
+    assert_eq!((done.job, done.drains.len()), (JobAction::End { cancel: false }, 1));
+    assert!(done.notes[0].contains("imitates Slurm's output"), "{:?}", done.notes);
 }

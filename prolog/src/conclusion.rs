@@ -29,6 +29,9 @@ use crate::watch::Stop;
 /// What a report says where nothing could be done for want of a word from Slurm.
 const NOT_ASKED: &str = "Slurm could not be asked about the job in time (is the controller reachable?): nothing was changed there";
 
+/// What it says where Slurm's answer was of no use.
+const NOT_READ: &str = "Slurm answered, but what it says about the job can't be read (a name or path of the job may imitate its output; the system log has the details): nothing was changed there";
+
 /// How long a job that starts anyway is held up for words to its user or the admin.
 const COURTESY: Duration = Duration::from_secs(2);
 
@@ -130,17 +133,17 @@ fn needs_controller(decision: &Decision) -> bool {
     job || !decision.drains.is_empty()
 }
 
-/// The job, for the decision; asked for again while the controller is not reached.
-async fn ask_for_job(run: &Run<'_>, until: Instant) -> Option<JobView> {
+/// The job, for the decision; asked for again while the controller is not reached. The error: what the report says.
+async fn ask_for_job(run: &Run<'_>, until: Instant) -> Result<JobView, &'static str> {
     loop {
         match run.scontrol.show_job(run.assignment.job.job_id, until).await {
-            Ok(view) => return Some(view),
+            Ok(view) => return Ok(view),
             Err(error) if error.is_unreachable() && Instant::now() + RETRY_PAUSE < until => {
                 sleep(RETRY_PAUSE).await;
             }
             Err(error) => {
-                run.events.log(&format!("the job is not known: {error}"));
-                return None;
+                run.events.log(&format!("the job is not known: {}", cluster::chain(&error)));
+                return Err(if error.is_unread() { NOT_READ } else { NOT_ASKED });
             }
         }
     }
@@ -155,14 +158,19 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
     let brief = run.act_until.min(Instant::now() + COURTESY);
     let passed = matches!(verdict.outcome, Outcome::Pass | Outcome::Skip);
     let view = match view {
-        Some(view) => Some(view),
+        Some(view) => Ok(view),
         None => ask_for_job(run, if passed { brief } else { run.act_until }).await,
+    };
+    let (view, unknown) = match view {
+        Ok(view) => (Some(view), None),
+        Err(because) => (None, Some(because)),
     };
     let decision = action::decide(Case {
         fail_action: assignment.asked.fail_action,
         site_checks: &assignment.site_checks(),
         policy: &assignment.policy.actions,
         job: view.as_ref(),
+        unread: unknown == Some(NOT_READ),
         roster: session.roster(),
         verdict: &verdict,
         job_id: job.job_id,
@@ -191,7 +199,7 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
         applied
     } else {
         note(&mut report, &Applied::default());
-        report.errors.push(NOT_ASKED.into());
+        report.errors.extend(unknown.map(str::to_owned));
         Applied::default()
     };
     let start = starts(run, &decision, &applied);

@@ -17,6 +17,10 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const ENDED: [&str; 8] =
     ["CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL"];
 
+/// What is not done without AdminComment and the nodes that the job asks for or leaves out.
+const UNREADABLE: &str =
+    "a name or path of the job imitates Slurm's output, so that its record can't be read";
+
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
@@ -242,6 +246,9 @@ impl Work<'_> {
                 if !is_part(part) {
                     return Err("the new part of AdminComment is malformed".to_owned());
                 }
+                if job.unreadable {
+                    return Err(UNREADABLE.to_owned());
+                }
                 if job.admin_comment.contains('\n') {
                     return Err(
                         "AdminComment holds line breaks and can't be read exactly: left alone".to_owned()
@@ -273,6 +280,9 @@ impl Work<'_> {
     ) -> Result<String, String> {
         if !job.batch {
             return Err("only batch jobs can go back to the queue".to_owned());
+        }
+        if job.unreadable {
+            return Err(UNREADABLE.to_owned());
         }
         if !job.requeue {
             return Err("the job does not allow it (--no-requeue)".to_owned());

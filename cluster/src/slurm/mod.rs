@@ -4,5 +4,6 @@ pub mod address;
 pub mod apply;
 pub mod config;
 pub mod environment;
+pub mod queue;
 pub mod scontrol;
 pub mod show;

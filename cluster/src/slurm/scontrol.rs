@@ -1,4 +1,4 @@
-//! `scontrol` and `scancel` as child processes: by absolute path, with nothing of our environment, bounded in
+//! `scontrol`, `squeue` and `scancel` as child processes: by absolute path, with nothing of our environment, bounded in
 //! time and output. What to do and whether is decided elsewhere.
 
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::log::shown;
 use crate::slurm::environment::is_plain_name;
+use crate::slurm::queue;
 use crate::slurm::show::{self, ShowError};
 
 /// Most that a call may print: a record of each node of a large job.
@@ -79,6 +80,14 @@ pub enum ScontrolError {
         #[source]
         source: ShowError,
     },
+    /// The job's record can't be believed, and squeue did not help.
+    #[error("{record}; and squeue, which was asked instead: {squeue}")]
+    Unread {
+        /// What was wrong with the record.
+        record: String,
+        /// What was wrong with squeue's answer.
+        squeue: String,
+    },
     /// Something that must not be handed to Slurm.
     #[error("{what} {value:?} can't be handed to Slurm: {because}")]
     Argument {
@@ -102,23 +111,43 @@ impl ScontrolError {
             _ => false,
         }
     }
+
+    /// Whether Slurm answered, but with something that its user may have made unreadable: not that the job is gone.
+    fn is_unbelieved(&self) -> bool {
+        match self {
+            Self::Output { source, .. } => !matches!(source, ShowError::Absent(_)),
+            Self::TooMuch { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether Slurm answered, and the answer is of no use.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        matches!(self, Self::Output { .. } | Self::TooMuch { .. } | Self::Unread { .. })
+    }
 }
 
 /// Slurm's commands on this node.
 #[derive(Debug)]
 pub struct Scontrol {
     scontrol: PathBuf,
+    squeue: PathBuf,
     scancel: PathBuf,
     slurm_conf: Option<PathBuf>,
     per_call: Duration,
     calls: AtomicU32,
+    /// The job whose record was not believed last, so that it is not asked for again each time; 0: none.
+    unbelieved: AtomicU32,
 }
 
 impl Scontrol {
-    /// `per_call` bounds each call.
+    /// `per_call` bounds each call. squeue is the one beside scontrol.
     #[must_use]
     pub fn new(scontrol: PathBuf, scancel: PathBuf, slurm_conf: Option<PathBuf>, per_call: Duration) -> Self {
-        Self { scontrol, scancel, slurm_conf, per_call, calls: AtomicU32::new(0) }
+        let squeue = scontrol.with_file_name("squeue");
+        let (calls, unbelieved) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { scontrol, squeue, scancel, slurm_conf, per_call, calls, unbelieved }
     }
 
     /// Calls so far.
@@ -127,11 +156,39 @@ impl Scontrol {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// `scontrol show job`: the record of this id, asked for alone where Slurm shows others with it.
+    /// The job, as `scontrol show job` has it; where that can't be believed, as far as squeue tells. A user can make
+    /// the record unreadable by the job's name, and must not escape every action by that.
     ///
     /// # Errors
     /// See [`ScontrolError`].
     pub async fn show_job(&self, id: u32, deadline: Instant) -> Result<JobView, ScontrolError> {
+        if self.unbelieved.load(Ordering::Relaxed) == id {
+            return self.queued_job(id, deadline).await;
+        }
+        let record = match self.job_record(id, deadline).await {
+            Err(error) if error.is_unbelieved() => error,
+            other => return other,
+        };
+        match self.queued_job(id, deadline).await {
+            Ok(view) => {
+                self.unbelieved.store(id, Ordering::Relaxed);
+                Ok(view)
+            }
+            Err(error) if error.is_unreachable() => Err(error),
+            Err(error) => {
+                let (record, squeue) = (crate::chain(&record), crate::chain(&error));
+                Err(ScontrolError::Unread { record, squeue })
+            }
+        }
+    }
+
+    async fn queued_job(&self, id: u32, deadline: Instant) -> Result<JobView, ScontrolError> {
+        let (command, said) = self.run(&self.squeue, &queue::arguments(&id.to_string()), deadline).await?;
+        queue::job(&said, id).map_err(|source| ScontrolError::Output { command, source })
+    }
+
+    /// `scontrol show job`: the record of this id, asked for alone where Slurm shows others with it.
+    async fn job_record(&self, id: u32, deadline: Instant) -> Result<JobView, ScontrolError> {
         let (mut command, mut said) = self.scontrol(&["show", "job", &id.to_string()], deadline).await?;
         if let Some(alone) = show::selector(&said, id) {
             (command, said) = self.scontrol(&["show", "job", &alone], deadline).await?;

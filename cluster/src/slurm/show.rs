@@ -189,6 +189,7 @@ pub fn job(text: &str, id: u32) -> Result<JobView, ShowError> {
         required_nodes: record.names("ReqNodeList", first(&wanted))?,
         excluded_nodes: record.names("ExcNodeList", word(&wanted, "ExcNodeList").unwrap_or(""))?,
         admin_comment: record.line("AdminComment")?.filter(|text| text != "(null)").unwrap_or_default(),
+        unreadable: false,
     })
 }
 
