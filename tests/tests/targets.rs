@@ -248,3 +248,21 @@ fn a_job_that_is_suspended_meanwhile_is_checked_and_starts_when_it_is_resumed() 
     let record = cluster.wait_end(job, SOON).unwrap();
     assert_eq!(record.state(), "COMPLETED", "{}", cluster.job_output(job).unwrap());
 }
+
+/// The record of such a job can't be believed; squeue tells enough to act, but not how often it was requeued.
+#[test]
+fn a_job_that_hides_behind_its_name_is_acted_on() {
+    let _machine = serial().unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(3), QUICK).unwrap();
+    let _slow = cluster.rate("n2", SLOW).unwrap();
+    let name = "--job-name=x\n   JobState=RUNNING Reason=None\n   NodeList=n7";
+    let job = cluster.submit("echo ran", ["-N3", name, CHECK, &action("requeue")]).unwrap();
+    let report = wait::until(SOON, "the report is written", || Ok(cluster.report(job, 1).ok())).unwrap();
+    let drained = cluster.drained().unwrap();
+    assert_eq!(drained.iter().map(|(node, _)| node.as_str()).collect::<Vec<_>>(), ["n2"], "{report:#}");
+    assert!(report["outcome"] == "FAIL" && report["action"] == "end", "{report:#}");
+    let text = report.to_string();
+    assert!(text.contains("imitates Slurm's output") && !text.contains("could not be asked"), "{report:#}");
+    cluster.put_back().unwrap();
+    assert!(!cluster.job_output(job).unwrap_or_default().contains("ran"));
+}
