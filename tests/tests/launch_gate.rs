@@ -82,13 +82,13 @@ fn a_helper_that_fails_costs_neither_the_job_nor_the_node() {
     let _machine = serial().unwrap();
     let cluster = plugin::cluster("required", 1).unwrap();
     // Mode, whether the user is told, and how long the start may take: the handshake's 10 s; the helper's own
-    // deadline of 1 s, 5 s of grace and 2 s from SIGTERM to SIGKILL.
+    // deadline of 1 s, 1 s of grace and half a second from SIGTERM to SIGKILL.
     for (mode, told, least_s, most_s) in [
         ("nothing", true, 0, 5),
         ("crash", true, 0, 5),
         ("link", true, 0, 5),
         ("mute", true, 10, 14),
-        ("hang", true, 8, 12),
+        ("hang", true, 2, 6),
         ("slow", false, 11, 15),
     ] {
         set_mode(&cluster, "n1", mode).unwrap();

@@ -6,7 +6,7 @@
 //! its standard input ends, then prints how many connections it made. HELLO is a recorded hello.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
@@ -39,7 +39,18 @@ fn main() -> Result<()> {
             let hosts = hosts.iter().map(|host| host_of(host)).collect::<Result<_>>()?;
             let (job, nodes) = (job.parse()?, nodes.parse()?);
             let ports = first.parse()?..=last.parse()?;
-            Attack { cluster, job, nodes, hello, hosts, ports, silent: VecDeque::new(), made: 0 }.run()
+            Attack {
+                cluster,
+                job,
+                nodes,
+                hello,
+                hosts,
+                ports,
+                silent: VecDeque::new(),
+                made: 0,
+                turns: BTreeMap::new(),
+            }
+            .run()
         }
         _ => bail!("usage: stranger record PORT | attack CLUSTER JOB NODES FIRST LAST HELLO NAME=ADDRESS..."),
     }
@@ -82,6 +93,9 @@ fn record(port: u16) -> Result<()> {
     Ok(())
 }
 
+/// How many ways there are to molest a port.
+const WAYS: usize = 10;
+
 struct Attack<'a> {
     cluster: &'a str,
     job: u32,
@@ -91,6 +105,8 @@ struct Attack<'a> {
     ports: std::ops::RangeInclusive<u16>,
     silent: VecDeque<TcpStream>,
     made: usize,
+    /// Connections to each port so far: every port meets every way, whatever the others answer.
+    turns: BTreeMap<SocketAddr, usize>,
 }
 
 impl Attack<'_> {
@@ -105,9 +121,13 @@ impl Attack<'_> {
         while !over.load(Ordering::Relaxed) {
             for (name, address) in self.hosts.clone() {
                 for port in self.ports.clone() {
-                    if let Ok(stream) = TcpStream::connect_timeout(&SocketAddr::new(address, port), CONNECT) {
+                    let at = SocketAddr::new(address, port);
+                    if let Ok(stream) = TcpStream::connect_timeout(&at, CONNECT) {
+                        let turn = self.turns.entry(at).or_default();
+                        *turn += 1;
+                        let way = *turn % WAYS;
                         // A connection that breaks is what the other side is for.
-                        let _ = self.molest(stream, &name);
+                        let _ = self.molest(stream, &name, way);
                         self.made += 1;
                     }
                 }
@@ -118,11 +138,11 @@ impl Attack<'_> {
         Ok(())
     }
 
-    /// One of the ways, in turn.
-    fn molest(&mut self, mut stream: TcpStream, name: &str) -> Result<()> {
+    /// One of the ways.
+    fn molest(&mut self, mut stream: TcpStream, name: &str, way: usize) -> Result<()> {
         stream.set_read_timeout(Some(ANSWER))?;
         stream.set_write_timeout(Some(ANSWER))?;
-        match self.made % 10 {
+        match way {
             0 => stream.write_all(&noise(64)?)?,
             1 => stream.write_all(&frame(&noise(8000)?))?,
             2 => stream.write_all(&[u32::MAX.to_be_bytes().as_slice(), &noise(4096)?].concat())?,
