@@ -10,6 +10,10 @@ use crate::localise::{PairState, pairs};
 use crate::measurement::CheckError;
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
 
+/// Windows in which a node must have missed before it is at fault. Nodes that share a machine, and busy ones, have
+/// slow moments; the third window costs a second and only where somebody missed twice.
+const WINDOWS_TO_BLAME: usize = 3;
+
 /// Most rounds of an all-node check that a node may spoil by its own trouble before the check is given up.
 const MAX_SPOILT_ROUNDS: usize = 4;
 
@@ -60,9 +64,9 @@ impl Channel {
 pub enum Shown {
     /// A check of single nodes.
     Nodes {
-        /// Nodes that missed in both windows.
+        /// Nodes that missed in every window.
         failed: BTreeSet<NodeId>,
-        /// Nodes that missed in one of them.
+        /// Nodes that missed in some of them.
         flaky: BTreeSet<NodeId>,
     },
     /// A check of pairs.
@@ -175,8 +179,8 @@ fn round(check: CheckName, purpose: Purpose, mode: Mode, groups: Vec<Vec<NodeId>
     (!groups.is_empty()).then_some(Round { index: 0, check, purpose, mode, groups })
 }
 
-/// Every node measures by itself; after a miss all measure again at once, so that the second window is like the
-/// first.
+/// Every node measures by itself; after a miss all measure again at once, so that the windows are alike. Who misses
+/// in every one of them is at fault.
 fn of_nodes(
     check: CheckName,
     able: &BTreeSet<NodeId>,
@@ -188,20 +192,21 @@ fn of_nodes(
         let nothing = Shown::Nodes { failed: BTreeSet::new(), flaky: BTreeSet::new() };
         return (nothing, round(check, Purpose::First, Mode::Full, singles()));
     }
-    let missed = |purpose: Purpose| -> BTreeSet<NodeId> {
-        looks
-            .iter()
-            .filter(|look| look.purpose == purpose && look.sight == Sight::Miss)
-            .flat_map(|look| look.group.iter().copied())
-            .collect()
+    let windows: BTreeSet<u32> = looks.iter().map(|look| look.round).collect();
+    let missed_in = |window: u32| -> BTreeSet<NodeId> {
+        let missed = looks.iter().filter(|look| look.round == window && look.sight == Sight::Miss);
+        missed.flat_map(|look| look.group.iter().copied()).collect()
     };
-    let (first, second) = (missed(Purpose::First), missed(Purpose::Confirm));
-    if rounds == 1 && first.iter().any(|node| able.contains(node)) {
-        let open = Shown::Nodes { failed: BTreeSet::new(), flaky: first };
+    let missed: Vec<BTreeSet<NodeId>> = windows.into_iter().map(missed_in).collect();
+    let ever: BTreeSet<NodeId> = missed.iter().flatten().copied().collect();
+    let always: BTreeSet<NodeId> =
+        ever.iter().filter(|node| missed.iter().all(|window| window.contains(node))).copied().collect();
+    if rounds < WINDOWS_TO_BLAME && always.iter().any(|node| able.contains(node)) {
+        let open = Shown::Nodes { failed: BTreeSet::new(), flaky: ever };
         return (open, round(check, Purpose::Confirm, Mode::Full, singles()));
     }
-    let failed: BTreeSet<NodeId> = &first & &second;
-    let flaky = &(&first | &second) - &failed;
+    let failed = if rounds < WINDOWS_TO_BLAME { BTreeSet::new() } else { always };
+    let flaky = &ever - &failed;
     (Shown::Nodes { failed, flaky }, None)
 }
 

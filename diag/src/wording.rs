@@ -116,7 +116,7 @@ pub fn brief(message: &str) -> &str {
 /// A node that missed in two windows.
 #[must_use]
 pub fn node_failed(name: &str, check: CheckName, one: &Evidence) -> String {
-    format!("{name}: {check} {}; measured twice{}", against(one), background(one))
+    format!("{name}: {check} {}; measured three times{}", against(one), background(one))
 }
 
 /// A node that missed with several good partners.
