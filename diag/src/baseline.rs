@@ -134,7 +134,10 @@ impl OutlierRule {
         if values.len() < OUTLIER_MIN_SUBJECTS || !matches!(metric, Metric::Flops | Metric::Busbw) {
             return None;
         }
-        let others = others(value, values);
+        let all = others(value, values);
+        let rough = median(&all)?;
+        // Another culprit among the others must not widen the spread that this one has to exceed.
+        let others: Vec<f64> = all.iter().copied().filter(|other| *other >= self.share * rough).collect();
         let middle = median(&others)?;
         let deviations: Vec<f64> = others.iter().map(|value| (value - middle).abs()).collect();
         let spread = self.mads * MAD_TO_SIGMA * median(&deviations)?;
