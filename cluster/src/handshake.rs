@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use diag::facts::{NodeFacts, NodeId};
+use rustix::net::sockopt::{set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
@@ -34,6 +35,15 @@ const HELLO: &str = "aimaster hello";
 const WELCOME: &str = "aimaster welcome";
 /// Longest reason for a refusal that is taken from the other side: it is not proved.
 const MAX_REASON: usize = 200;
+
+/// After this much silence a connection is probed.
+const FIRST_PROBE: Duration = Duration::from_secs(2);
+/// Between two probes.
+const NEXT_PROBE: Duration = Duration::from_secs(1);
+/// So many probes in a row without an answer end the connection; a link that flaps for some seconds does not.
+const PROBES: u32 = 6;
+/// Data without an acknowledgement for as long ends it as well, ms.
+const UNANSWERED_MS: u32 = 8000;
 
 /// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
@@ -257,13 +267,25 @@ async fn say<T: Serialize>(writer: &mut FrameWriter<OwnedWriteHalf>, what: &T) -
     Ok(writer.send(&body).await?)
 }
 
+/// A node that loses its power or its network says no farewell: without this it would be missed only when its answer
+/// is. A process that is stopped still has a kernel that answers, and is left the time of its round.
+fn tune(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true); // only a matter of speed
+    let silent = rustix::net::sockopt::set_socket_keepalive(stream, true)
+        .and_then(|()| set_tcp_keepidle(stream, FIRST_PROBE))
+        .and_then(|()| set_tcp_keepintvl(stream, NEXT_PROBE))
+        .and_then(|()| set_tcp_keepcnt(stream, PROBES))
+        .and_then(|()| set_tcp_user_timeout(stream, UNANSWERED_MS));
+    let _ = silent; // then a lost node is noticed at the end of its round
+}
+
 /// The listener's side. The caller bounds its time.
 pub(crate) async fn answer(
     stream: TcpStream,
     seen: IpAddr,
     id: &Identity,
 ) -> Result<Established, HandshakeError> {
-    let _ = stream.set_nodelay(true); // only a matter of speed
+    tune(&stream);
     let (read, write) = stream.into_split();
     let (mut reader, mut writer) = (FrameReader::greeting(read), FrameWriter::greeting(write));
     let nonce = random()?;
@@ -317,7 +339,7 @@ pub(crate) async fn introduce(
     id: &Identity,
     challenge_within: Duration,
 ) -> Result<Established, HandshakeError> {
-    let _ = stream.set_nodelay(true); // only a matter of speed
+    tune(&stream);
     let (read, write) = stream.into_split();
     let (mut reader, mut writer) = (FrameReader::greeting(read), FrameWriter::greeting(write));
     let challenge = tokio::time::timeout(challenge_within, reader.next())

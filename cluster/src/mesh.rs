@@ -34,9 +34,6 @@ pub(crate) enum Incoming {
     Closed { from: NodeId },
 }
 
-/// Why a connection ended; `None` while it is alive.
-pub(crate) type Ending = watch::Receiver<Option<String>>;
-
 struct Link {
     dialed: bool,
     out: mpsc::Sender<Bytes>,
@@ -142,11 +139,6 @@ impl Mesh {
             .unwrap_or_else(|| "there was no connection to it".to_owned())
     }
 
-    /// Watches for the end of a node's connections.
-    pub(crate) fn endings(&self, node: NodeId) -> Vec<Ending> {
-        self.links.get(&node).into_iter().flatten().map(|link| link.ending.subscribe()).collect()
-    }
-
     /// Hands a body to a node's writer; never waits. False: the node is gone, or doesn't read.
     pub(crate) fn post(&mut self, node: NodeId, body: &Bytes) -> bool {
         let Some(links) = self.links.get(&node) else { return false };
@@ -199,14 +191,6 @@ impl Mesh {
         };
         // At the deadline the rest is given up: those peers are frozen.
         let _ = tokio::time::timeout_at(deadline, all).await;
-    }
-}
-
-/// Completes when all of the watched connections have ended.
-pub(crate) async fn all_ended(endings: Vec<Ending>) {
-    for mut ending in endings {
-        // An error means that the link is gone, which is an end too.
-        let _ = ending.wait_for(Option::is_some).await;
     }
 }
 

@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use crate::gather::{CONCLUDING, Early, Gathered, RESUME_WAIT};
 use crate::handshake::{Counters, Identity};
-use crate::mesh::{Incoming, Mesh, all_ended};
+use crate::mesh::{Incoming, Mesh};
 use crate::message::Message;
 
 /// A node waits this much longer than the leader, who uses its own deadline up and then has to spread the map.
@@ -173,17 +173,6 @@ impl Session {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.id.tally.read()
-    }
-
-    /// Completes when the leader's connections have ended; never on the leader. For `select!` while measuring.
-    pub fn leader_gone(&self) -> impl Future<Output = ()> + Send + 'static {
-        let endings = (!self.is_leader()).then(|| self.mesh.endings(self.leader));
-        async move {
-            match endings {
-                Some(endings) => all_ended(endings).await,
-                None => std::future::pending().await,
-            }
-        }
     }
 
     /// Gathers one answer of each node that joined and gives the same map to all of them. Every node calls it

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cluster::auth::{Authenticator, SiteKey};
 use cluster::rendezvous::{MeetError, meet, meet_unless};
-use cluster::session::{Exchanged, Session, SessionError};
+use cluster::session::{Exchanged, SessionError};
 use diag::facts::{Engine, NodeFacts};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -326,16 +326,6 @@ async fn an_answer_of_another_type_loses_its_node_only() {
         );
     }
     assert!(matches!(odd.await.unwrap(), Err(SessionError::Unreadable { .. })));
-}
-
-#[tokio::test]
-async fn a_lost_leader_is_noticed_while_measuring() {
-    let mut sessions = all(&Job::new(15, 3)).await;
-    let watch: Vec<_> = sessions.iter().skip(1).map(Session::leader_gone).collect();
-    drop(sessions.remove(0));
-    for gone in watch {
-        tokio::time::timeout(Duration::from_millis(500), gone).await.unwrap();
-    }
 }
 
 #[tokio::test]

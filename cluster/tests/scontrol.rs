@@ -2,7 +2,6 @@
 //! can't be brought into at will. The real one is used by the tests of the whole cluster.
 #![allow(clippy::unwrap_used)] // the helpers of tests fail like tests
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,11 +32,9 @@ impl Fake {
     fn new(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let fake = Self { folder };
-        fake.put("scontrol", &format!("#!/bin/sh\nD={}\n{script}\n", fake.folder.path().display()));
-        fake.put(
-            "scancel",
-            &format!("#!/bin/sh\necho cancel \"$@\" >> {}/calls\n", fake.folder.path().display()),
-        );
+        let folder = fake.folder.path().display();
+        fake.program("scontrol", &format!("D={folder}\n{script}"));
+        fake.program("scancel", &format!("echo cancel \"$@\" >> {folder}/calls"));
         fake
     }
 
@@ -57,7 +54,14 @@ impl Fake {
 
     fn put(&self, name: &str, text: &str) {
         std::fs::write(self.path(name), text).unwrap();
-        std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Copied by a process of its own: a test that forks meanwhile would hold the file open for writing, and then
+    /// it can't be run.
+    fn program(&self, name: &str, script: &str) {
+        self.put("text", &format!("#!/bin/sh\n{script}\n"));
+        let mut install = std::process::Command::new("install");
+        assert!(install.arg(self.path("text")).arg(self.path(name)).status().unwrap().success());
     }
 
     fn calls(&self) -> Vec<String> {
@@ -164,7 +168,7 @@ async fn a_controller_that_comes_back_is_waited_for() {
     );
     fake.put("job", &record("JobId=5 JobName=x", "RUNNING", 0, "n[1-2]", ""));
     let applied = apply(&fake.scontrol(), &run(5), &[Step::Notify { text: "hello".into() }], soon()).await;
-    assert!(applied.outcomes[0].result.is_ok() && !applied.controller_lost);
+    assert!(applied.outcomes[0].result.is_ok() && !applied.controller_lost, "{applied:?}");
     assert_eq!(fake.calls(), ["show job 5", "show job 5", "notify 5 hello", "show job 5"]);
 }
 

@@ -97,13 +97,15 @@ impl Baselines {
 }
 
 /// When one of several like subjects stands out: it is beyond `share` of the median and further from it than
-/// `mads` median absolute deviations (scaled to a standard deviation).
+/// `mads` median absolute deviations (scaled to a standard deviation), or beyond `far`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OutlierRule {
     /// Share of the median.
     pub share: f64,
     /// Scaled median absolute deviations.
     pub mads: f64,
+    /// Share of the median below which a value stands out however much the others differ among themselves.
+    pub far: f64,
 }
 
 /// Fewest like subjects among which one can stand out: the median of two is only their mean.
@@ -121,8 +123,8 @@ impl OutlierRule {
     #[must_use]
     pub fn of(engine: Engine) -> Self {
         match engine {
-            Engine::Cuda => Self { share: 0.9, mads: 4.0 },
-            Engine::Host => Self { share: 0.5, mads: 4.0 },
+            Engine::Cuda => Self { share: 0.9, mads: 4.0, far: 0.5 },
+            Engine::Host => Self { share: 0.5, mads: 4.0, far: 0.1 },
         }
     }
 
@@ -142,13 +144,15 @@ impl OutlierRule {
         let deviations: Vec<f64> = others.iter().map(|value| (value - middle).abs()).collect();
         let spread = self.mads * MAD_TO_SIGMA * median(&deviations)?;
         let (by_share, by_spread) = (self.share * middle, middle - spread);
-        let rule = if by_share <= by_spread {
-            format!("{:.0} % of", self.share * 100.0)
+        let far = self.far * middle;
+        let (value, rule) = if by_share <= by_spread {
+            (by_share, format!("{:.0} % of", self.share * 100.0))
+        } else if by_spread >= far {
+            (by_spread, format!("{} scaled deviations (MAD) below", self.mads))
         } else {
-            format!("{} scaled deviations (MAD) below", self.mads)
+            (far, format!("{:.0} % of", self.far * 100.0))
         };
         let source = format!("peers: {rule} the median of {} others", others.len());
-        let value = by_share.min(by_spread);
         (value > 0.0).then_some(Limit { value, source })
     }
 }
@@ -190,9 +194,21 @@ mod tests {
         assert!((limit.value - 5.0).abs() < 1e-9, "{limit:?}");
         assert_eq!(limit.source, "peers: 50 % of the median of 3 others");
         // A wide spread widens the gap that is needed.
-        assert_eq!(rule.limit(Metric::Flops, 4.0, &[4.0, 7.0, 10.0, 13.0]), None);
+        let limit = rule.limit(Metric::Flops, 4.0, &[4.0, 7.0, 10.0, 13.0]).unwrap();
+        assert!(limit.value < 4.0, "{limit:?}");
         let limit = rule.limit(Metric::Flops, 1.0, &[1.0, 8.5, 10.0, 11.5]).unwrap();
         assert!(limit.value < 5.0 && limit.source.contains("4 scaled deviations"), "{limit:?}");
+    }
+
+    #[test]
+    fn a_value_far_below_all_others_stands_out_however_they_scatter() {
+        // As measured on nodes that share two cores.
+        let measured = [0.74, 1.26, 0.59, 0.00125];
+        let rule = OutlierRule::of(Engine::Host);
+        for value in measured {
+            let limit = rule.limit(Metric::Busbw, value, &measured).unwrap();
+            assert_eq!(value < limit.value, value < 0.1, "{value} {limit:?}");
+        }
     }
 
     #[test]

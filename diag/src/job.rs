@@ -45,6 +45,16 @@ impl JobView {
         STARTING.contains(&self.state.as_str())
     }
 
+    /// Why the job is no longer the run that had been restarted `restarts` times, in words; `None`: it still is.
+    #[must_use]
+    pub fn changed(&self, restarts: u32) -> Option<String> {
+        if !self.is_starting() {
+            return Some(format!("its state is {}", self.state));
+        }
+        (self.restarts != restarts)
+            .then(|| format!("it was restarted ({} times, this run knows of {restarts})", self.restarts))
+    }
+
     /// What to call the job in a command so that exactly this job is meant: one task of an array may have the
     /// array's own id, and a heterogeneous job is addressed through its leader.
     #[must_use]

@@ -150,6 +150,9 @@ pub struct Time {
     pub job_poll_s: u32,
     /// Bound on one scontrol call (default 5).
     pub scontrol_s: u32,
+    /// How long PyTorch may take to start (default 30): two seconds from a local disk, many more from a network file
+    /// system that all nodes of a job read at once.
+    pub torch_start_s: u32,
 }
 
 /// `[network]`.
@@ -218,7 +221,7 @@ impl Default for Policy {
                 on_environment: None,
                 on_controller_lost: ControllerLost::Start,
             },
-            time: Time { join_s: 60, max_deadline_s: 300, job_poll_s: 3, scontrol_s: 5 },
+            time: Time { join_s: 60, max_deadline_s: 300, job_poll_s: 3, scontrol_s: 5, torch_start_s: 30 },
             network: Network {
                 port_first: 27_000,
                 port_last: 27_199,

@@ -234,6 +234,8 @@ fn headline(report: &Report, troubles: &[&Item]) -> String {
     for item in troubles.iter().filter(|item| item.status == first.status) {
         let name = match item.subject.kind.as_str() {
             "run" => item.check.clone(),
+            // Their names say what they are.
+            "fabric" | "fabric_rail" | "rail" | "pair_rail" => item.subject.name.clone(),
             kind => format!("{kind} {}", item.subject.name),
         };
         if !names.contains(&name) {

@@ -8,8 +8,6 @@ use cluster::slurm::scontrol::Scontrol;
 use diag::job::JobView;
 use tokio::time::{Instant, sleep};
 
-use crate::watch::changed;
-
 /// First rest between two looks; it doubles, since a component that takes long may take very long.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
@@ -34,6 +32,5 @@ pub async fn wait(
         sleep(pause).await;
         pause = every.min(pause * 2);
     }
-    let now = scontrol.show_job(job.job_id, until).await.ok()?;
-    changed(&now, job)
+    scontrol.show_job(job.job_id, until).await.ok()?.changed(job.restart)
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use cluster::slurm::environment::JobEnv;
 use cluster::slurm::scontrol::Scontrol;
-use diag::job::JobView;
 use rustix::process::Pid;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -56,21 +55,6 @@ impl Stopping {
             Err(_) => Stop::Deadline,
         }
     }
-}
-
-/// Whether Slurm still shows the run that `job` is; else its state, in words.
-#[must_use]
-pub fn changed(view: &JobView, job: &JobEnv) -> Option<String> {
-    if !view.is_starting() {
-        return Some(format!("its state is {}", view.state));
-    }
-    if view.restarts != job.restart {
-        return Some(format!(
-            "it was restarted ({} times, this run knows of {})",
-            view.restarts, job.restart
-        ));
-    }
-    None
 }
 
 /// How the leader asks Slurm about the job.
@@ -152,7 +136,7 @@ async fn job_gone(job: &JobEnv, Inquiry { scontrol, every, leading }: &Inquiry) 
         }
         // A controller that does not answer says nothing about the job.
         if let Ok(view) = scontrol.show_job(job.job_id, Instant::now() + *every).await
-            && let Some(words) = changed(&view, job)
+            && let Some(words) = view.changed(job.restart)
         {
             return words;
         }

@@ -86,9 +86,10 @@ struct Fake {
 fn fake(script: &str) -> Fake {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let path = folder.path().join("python3");
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    let (text, path) = (folder.path().join("text"), folder.path().join("python3"));
+    std::fs::write(&text, format!("#!/bin/sh\n{script}\n")).unwrap();
+    // By a process of its own: a test that forks meanwhile would hold the file open for writing.
+    assert!(Command::new("install").arg(text).arg(&path).status().unwrap().success());
     Fake { _folder: folder, path }
 }
 

@@ -141,19 +141,14 @@ fn is_this_run(job: &JobView, run: &ThisRun) -> Result<(), String> {
         nodes.sort_unstable();
         nodes
     };
-    if !job.is_starting() {
-        return Err(format!("job {} is {} by now", job.job_id, job.state));
+    let elsewhere = || {
+        (sorted(&job.nodes) != sorted(&run.nodes))
+            .then(|| format!("it is on other nodes by now: {}", job.nodes.join(",")))
+    };
+    match job.changed(run.restart).or_else(elsewhere) {
+        Some(words) => Err(format!("job {}: {words}", job.job_id)),
+        None => Ok(()),
     }
-    if job.restarts != run.restart {
-        return Err(format!(
-            "job {} was restarted meanwhile (restart {}, not {})",
-            job.job_id, job.restarts, run.restart
-        ));
-    }
-    if sorted(&job.nodes) != sorted(&run.nodes) {
-        return Err(format!("job {} is on other nodes by now: {}", job.job_id, job.nodes.join(",")));
-    }
-    Ok(())
 }
 
 /// What to call a job when a field of it alone is changed: components of a heterogeneous job have ids of their

@@ -207,6 +207,7 @@ fn read_time(section: &mut Section<'_>, time: &mut Time, m: &mut Mistakes) {
     // A cancelled job's prolog must end within 5 s.
     read_integer(section, "job_poll_s", 1..=4, &mut time.job_poll_s, m);
     read_integer(section, "scontrol_s", 1..=60, &mut time.scontrol_s, m);
+    read_integer(section, "torch_start_s", 1..=600, &mut time.torch_start_s, m);
 }
 
 fn read_network(section: &mut Section<'_>, network: &mut Network, m: &mut Mistakes) {

@@ -2,10 +2,10 @@
 
 use diag::check::{CheckName, CheckSpec};
 use diag::facts::NodeFacts;
-use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
+use diag::measurement::{CheckError, Measurement, Metric, Subject};
 
 use super::context::Span;
-use super::{Check, Context, Run, Support, all_reduce_1, host_only, needs_two_ranks};
+use super::{Check, Context, Run, Support, all_reduce_1, host_with_two_ranks};
 use crate::protocol::{Overlap, Overlapped, Reply, Request, Tag};
 
 /// The check.
@@ -17,10 +17,7 @@ impl Check for CompCommOverlap {
     }
 
     fn supported(&self, facts: &NodeFacts) -> Support {
-        match host_only(facts) {
-            Support::Yes => needs_two_ranks(facts),
-            no => no,
-        }
+        host_with_two_ranks(facts)
     }
 
     fn run<'a>(&'a self, cx: &'a mut Context<'_>) -> Run<'a> {
@@ -44,12 +41,7 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
     let span = Span { started_at: alone.started_at, ..span };
     let Overlap { busbw_alone, products, busbw } = *overlap;
     if products_alone.products == 0 || products.products == 0 {
-        let message = format!(
-            "comp_comm_overlap: no matrix product was finished within {limit_ms} ms; see what else \
-             takes the processors of {}",
-            cx.roster.name(cx.me)
-        );
-        return Err(CheckError { kind: ErrorKind::Timeout, message });
+        return Err(cx.starved("matrix product"));
     }
     let subject = Subject::Node { node: cx.me };
     let mut flops = cx.measurement(Metric::Flops, subject.clone(), products.tflop_per_s, span);

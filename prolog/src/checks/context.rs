@@ -47,14 +47,11 @@ pub(super) struct Span {
 /// Most primitives that a check asks for one after another.
 const PRIMITIVES: u32 = 2;
 
-/// How long torch may take to start. From a local disk it takes two seconds; from a network file system that all
-/// nodes of a job read at once, many more.
-const TORCH_START: Duration = Duration::from_secs(30);
-
 /// The longest that a round of a check takes on a node that works.
 #[must_use]
 pub fn round_limit(policy: &Policy, check: CheckName) -> Duration {
-    let start = if check == CheckName::PytorchGloo2 { TORCH_START } else { Duration::ZERO };
+    let torch = Duration::from_secs(policy.time.torch_start_s.into());
+    let start = if check == CheckName::PytorchGloo2 { torch } else { Duration::ZERO };
     (window(policy) * LIMIT_WINDOWS + ANSWER_GRACE) * PRIMITIVES + start
 }
 
@@ -75,7 +72,7 @@ impl Context<'_> {
 
     /// How long torch may take to start, ms.
     pub(super) fn torch_start_ms(&self) -> u64 {
-        u64::try_from(TORCH_START.as_millis()).unwrap_or(u64::MAX)
+        u64::from(self.policy.time.torch_start_s) * 1000
     }
 
     /// Asks the worker, which has until `limit_ms`.
@@ -169,6 +166,17 @@ impl Context<'_> {
             detail: format!("{from} -> {to}:{} {} ({})", way.port, way.why, way.address),
             ..self.measurement(Metric::Reachable, subject, share, span)
         }
+    }
+
+    /// Nothing of what was asked for, such as a `matrix product`, was done within the limit.
+    pub(super) fn starved(&self, what: &str) -> CheckError {
+        let message = format!(
+            "{}: no {what} was done within {} ms; see what else takes the processors of {}",
+            self.round.check,
+            self.limit_ms(),
+            self.roster.name(self.me)
+        );
+        CheckError { kind: ErrorKind::Timeout, message }
     }
 
     /// The worker answered something else than was asked.

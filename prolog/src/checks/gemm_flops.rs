@@ -3,7 +3,7 @@
 
 use diag::check::{CheckName, CheckSpec};
 use diag::facts::NodeFacts;
-use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
+use diag::measurement::{CheckError, Measurement, Metric, Subject};
 
 use super::{Check, Context, Run, Support, host_only};
 use crate::protocol::{Reply, Request};
@@ -30,12 +30,7 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
     let (reply, span) = cx.call(Request::Product { window_ms, limit_ms, ranks }, limit_ms).await?;
     let Reply::Product(products) = reply else { return Err(cx.nonsense(&reply)) };
     if products.products == 0 {
-        let message = format!(
-            "gemm_flops: no matrix product was finished within {limit_ms} ms; see what else takes the \
-             processors of {}",
-            cx.roster.name(cx.me)
-        );
-        return Err(CheckError { kind: ErrorKind::Timeout, message });
+        return Err(cx.starved("matrix product"));
     }
     let subject = Subject::Node { node: cx.me };
     let mut flops = cx.measurement(Metric::Flops, subject.clone(), products.tflop_per_s, span);

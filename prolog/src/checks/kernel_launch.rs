@@ -3,7 +3,7 @@
 
 use diag::check::{CheckName, CheckSpec};
 use diag::facts::NodeFacts;
-use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
+use diag::measurement::{CheckError, Measurement, Metric, Subject};
 
 use super::{Check, Context, Run, Support, host_only};
 use crate::protocol::{Reply, Request};
@@ -30,11 +30,7 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
     let (reply, span) = cx.call(Request::WakeUp { window_ms, limit_ms, ranks }, limit_ms).await?;
     let Reply::WakeUp(seen) = reply else { return Err(cx.nonsense(&reply)) };
     if seen.wake_ups == 0 {
-        let message = format!(
-            "kernel_launch: no thread was woken within {limit_ms} ms; see what else takes the processors of {}",
-            cx.roster.name(cx.me)
-        );
-        return Err(CheckError { kind: ErrorKind::Timeout, message });
+        return Err(cx.starved("wake-up of a thread"));
     }
     let subject = Subject::Node { node: cx.me };
     let mut median = cx.measurement(Metric::Launch, subject.clone(), seen.median_us, span);

@@ -71,19 +71,21 @@ pub fn get(name: CheckName) -> Option<&'static dyn Check> {
     ALL.iter().copied().find(|check| check.spec().name == name)
 }
 
-/// A host-engine check that needs at least two ranks on the node.
-fn needs_two_ranks(facts: &NodeFacts) -> Support {
-    match facts.rank_ports.len() {
-        0 | 1 => Support::No("one rank on this node: nothing to reduce (host.ranks_per_node)".to_owned()),
-        _ => Support::Yes,
-    }
-}
-
 /// A check that only the host engine can do so far.
 fn host_only(facts: &NodeFacts) -> Support {
     match facts.engine {
         diag::facts::Engine::Host => Support::Yes,
         diag::facts::Engine::Cuda => Support::No("this build measures it on the host engine only".to_owned()),
+    }
+}
+
+/// The same for a check that needs at least two ranks on the node.
+fn host_with_two_ranks(facts: &NodeFacts) -> Support {
+    match host_only(facts) {
+        Support::Yes if facts.rank_ports.len() < 2 => {
+            Support::No("one rank on this node: nothing to reduce (host.ranks_per_node)".to_owned())
+        }
+        support => support,
     }
 }
 

@@ -1,5 +1,6 @@
-//! How long a sleeping thread takes to run after it was woken: what a kernel launch is on a GPU. A slow or
-//! overloaded host shows here before it shows in anything that keeps the processors busy.
+//! How late a sleeping thread runs that is woken at a given time: what a kernel launch is on a GPU. A slow or
+//! overloaded host shows here before it shows in anything that keeps the processors busy. The time counts from when
+//! the wake call was due, so that a host which holds back the caller is seen as well.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
@@ -29,13 +30,13 @@ impl Bell {
         self.rung.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The wake call.
-    fn ring(&self) {
-        *self.lock() = Some(Instant::now());
+    /// The wake call that was `due` at this time.
+    fn ring(&self, due: Instant) {
+        *self.lock() = Some(due);
         self.condition.notify_one();
     }
 
-    /// Sleeps until the bell rings; gives how long ago that was. `None`: the time is over.
+    /// Sleeps until the bell rings; gives how long ago that was due. `None`: the time is over.
     fn wait(&self, until: &Until) -> Option<Duration> {
         let mut rung = self.lock();
         loop {
@@ -101,13 +102,14 @@ fn wake(window: Duration, until: &Until) -> Result<Vec<Duration>, String> {
         // The first one pays for the start of the thread.
         let mut warm = false;
         while !until.over() && seen.len() < MOST && (seen.is_empty() || began.elapsed() < window) {
-            thread::sleep(PAUSE.min(until.left()));
-            let rung = Instant::now();
-            bell.ring();
+            let pause = PAUSE.min(until.left());
+            let due = Instant::now() + pause;
+            thread::sleep(pause);
+            bell.ring(due);
             let took = match answer(&answers, until) {
                 Some(took) => took,
                 // It did not run at all: it took at least so long.
-                None => rung.elapsed(),
+                None => due.elapsed(),
             };
             if warm || until.over() {
                 seen.push(took);

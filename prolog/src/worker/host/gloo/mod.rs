@@ -198,6 +198,11 @@ impl Meeting<'_> {
         let peer = self.pair.peer();
         match outcome.end {
             Ok(numbers) => {
+                // Of two nodes only one has to be reached; in a larger job each of them would be.
+                let looped = theirs.as_ref().map(|theirs| self.looped(&done, theirs)).unwrap_or_default();
+                if !looped.is_empty() {
+                    return Glooed::Unreachable(looped);
+                }
                 let places =
                     [(self.pair.me(), done.address), (peer, theirs.ok().and_then(|done| done.address))];
                 let mut addresses: Vec<(u32, IpAddr)> = places
@@ -288,20 +293,28 @@ impl Meeting<'_> {
         }
     }
 
-    /// Which ways do not work. A loopback address is the usual cause: the node's own name resolves to it.
+    /// Which ways do not work. A loopback address is the usual cause.
     fn ways(&self, mine: &Done, theirs: &Done, why: &str) -> Vec<Unreachable> {
+        let looped = self.looped(mine, theirs);
+        if !looped.is_empty() {
+            return looped;
+        }
+        vec![self.way(self.pair.me(), self.pair.peer(), theirs.address, why.to_owned())]
+    }
+
+    /// The ways to a node whose own name resolves to a loopback address, which Gloo then gives to the others.
+    fn looped(&self, mine: &Done, theirs: &Done) -> Vec<Unreachable> {
         let (me, peer) = (self.pair.me(), self.pair.peer());
-        let looped = |from: Member, to: Member, done: &Done| {
+        let way = |from: Member, to: Member, done: &Done| {
             let place = done.address.filter(|place| place.0.is_loopback() && !to.address.is_loopback())?;
             let why = format!(
-                "Gloo can't connect: the host name {} resolves to a loopback address there; mend its /etc/hosts, \
-                 or name the interface in network.interface",
+                "Gloo can't be reached there: the host name {} resolves to a loopback address; mend its \
+                 /etc/hosts, or name the interface in network.interface",
                 done.hostname
             );
             Some(self.way(from, to, Some(place), why))
         };
-        let ways: Vec<_> = [looped(peer, me, mine), looped(me, peer, theirs)].into_iter().flatten().collect();
-        if ways.is_empty() { vec![self.way(me, peer, theirs.address, why.to_owned())] } else { ways }
+        [way(peer, me, mine), way(me, peer, theirs)].into_iter().flatten().collect()
     }
 
     fn way(&self, from: Member, to: Member, place: Option<Place>, why: String) -> Unreachable {
