@@ -13,7 +13,7 @@ use rustix::process::{Signal, kill_process};
 use crate::cluster::Cluster;
 use crate::process::pid_of;
 use crate::procs::Process;
-use crate::shaping::{self, Block};
+use crate::shaping::{self, Block, PortRate};
 use crate::switch;
 use crate::wait;
 
@@ -25,6 +25,7 @@ enum Kind {
     LinkDown,
     Rate(u64),
     Pair(String, u64),
+    Ports(PortRate),
     Loss(u32),
     Block(Block),
     Cpu(u32),
@@ -43,7 +44,7 @@ impl Kind {
     fn layer(&self) -> Layer {
         match self {
             Self::LinkDown => Layer::Link,
-            Self::Rate(_) | Self::Pair(..) => Layer::Shape,
+            Self::Rate(_) | Self::Pair(..) | Self::Ports(_) => Layer::Shape,
             Self::Loss(_) | Self::Block(_) => Layer::Firewall,
             Self::Cpu(_) => Layer::Cpu,
         }
@@ -142,6 +143,12 @@ impl Cluster {
         }
         let pairs = [(one, Kind::Pair(other.to_owned(), kbit)), (other, Kind::Pair(one.to_owned(), kbit))];
         self.add_fault(&pairs)
+    }
+
+    /// Limits what crosses a node's network on its way to the ports whose bits under `mask` are `value`, with
+    /// everybody and in each direction: a rail, where each rail has ports of its own.
+    pub fn rate_ports(&self, node: &str, value: u16, mask: u16, kbit: u64) -> Result<Fault<'_>> {
+        self.add_fault(&[(node, Kind::Ports(PortRate { value, mask, kbit }))])
     }
 
     /// Loses this share of the packets that arrive at a node.
@@ -272,6 +279,10 @@ impl Cluster {
             Kind::Rate(kbit) => Some(*kbit),
             _ => None,
         });
+        let ports = kinds.iter().rev().find_map(|k| match k {
+            Kind::Ports(ports) => Some(*ports),
+            _ => None,
+        });
         let mut peers = BTreeMap::new();
         for kind in kinds {
             if let Kind::Pair(peer, kbit) = kind {
@@ -281,14 +292,14 @@ impl Cluster {
         }
         // Nothing to delete is fine: the interface may never have had a discipline.
         self.command(node, ["tc", "qdisc", "del", "dev", "eth0", "root"]).run()?;
-        if rate.is_some() || !peers.is_empty() {
-            let classes = shaping::node_classes(rate, &peers);
+        if rate.is_some() || ports.is_some() || !peers.is_empty() {
+            let classes = shaping::node_classes(rate, &peers, ports);
             self.command(node, ["tc", "-batch", "-"]).stdin(classes).ok()?;
         }
         let link = switch::link(node);
         let _ = self.switch.run(&["tc", "qdisc", "del", "dev", &link, "root"], None);
-        if let Some(kbit) = rate {
-            self.switch.run(&["tc", "-batch", "-"], Some(shaping::switch_port(&link, kbit)))?;
+        if rate.is_some() || ports.is_some() {
+            self.switch.run(&["tc", "-batch", "-"], Some(shaping::switch_port(&link, rate, ports)))?;
         }
         Ok(())
     }

@@ -13,6 +13,14 @@ const QUANTUM: u32 = 60_000;
 /// the slowness for seconds.
 const SWITCH_BUFFER: &str = "512kb";
 
+/// A rate for what goes to the ports whose bits under `mask` are `value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortRate {
+    pub(crate) value: u16,
+    pub(crate) mask: u16,
+    pub(crate) kbit: u64,
+}
+
 /// How a blocked port answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deny {
@@ -51,8 +59,12 @@ impl Block {
     }
 }
 
-/// `tc -batch` for a node's own interface: its own rate, and a slower class per bad peer.
-pub(crate) fn node_classes(rate_kbit: Option<u64>, peers: &BTreeMap<Ipv4Addr, u64>) -> String {
+/// `tc -batch` for a node's own interface: its own rate, a slower class per bad peer, and one for slow ports.
+pub(crate) fn node_classes(
+    rate_kbit: Option<u64>,
+    peers: &BTreeMap<Ipv4Addr, u64>,
+    ports: Option<PortRate>,
+) -> String {
     let whole = rate_kbit.map_or(UNLIMITED.to_owned(), |rate| format!("{rate}kbit"));
     let mut text = format!(
         "qdisc add dev eth0 root handle 1: htb default 2\n\
@@ -67,16 +79,28 @@ pub(crate) fn node_classes(rate_kbit: Option<u64>, peers: &BTreeMap<Ipv4Addr, u6
              filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst {peer}/32 flowid 1:{class:x}\n"
         );
     }
-    text
+    text + &ports.map_or_else(String::new, |ports| port_class("eth0", ports))
 }
 
-/// `tc -batch` for the switch's port to a node.
-pub(crate) fn switch_port(link: &str, rate_kbit: u64) -> String {
+/// The class of the slow ports below a device's discipline `1:`.
+fn port_class(device: &str, PortRate { value, mask, kbit }: PortRate) -> String {
     format!(
-        "qdisc add dev {link} root handle 1: htb default 2\n\
-         class add dev {link} parent 1: classid 1:2 htb rate {rate_kbit}kbit quantum {QUANTUM}\n\
-         qdisc add dev {link} parent 1:2 handle 2: bfifo limit {SWITCH_BUFFER}\n"
+        "class add dev {device} parent 1: classid 1:3 htb rate {kbit}kbit quantum {QUANTUM}\n\
+         qdisc add dev {device} parent 1:3 handle 3: bfifo limit {SWITCH_BUFFER}\n\
+         filter add dev {device} parent 1: protocol ip prio 2 u32 match ip dport {value} {mask:#06x} flowid 1:3\n"
     )
+}
+
+/// `tc -batch` for the switch's port to a node: its rate, and one for slow ports.
+pub(crate) fn switch_port(link: &str, rate_kbit: Option<u64>, ports: Option<PortRate>) -> String {
+    let whole = rate_kbit.map_or(UNLIMITED.to_owned(), |rate| format!("{rate}kbit"));
+    let text = format!(
+        "qdisc add dev {link} root handle 1: htb default 2\n\
+         class add dev {link} parent 1: classid 1:2 htb rate {whole} quantum {QUANTUM}\n"
+    );
+    let buffer = format!("qdisc add dev {link} parent 1:2 handle 2: bfifo limit {SWITCH_BUFFER}\n");
+    text + rate_kbit.map_or("", |_| &buffer)
+        + &ports.map_or_else(String::new, |ports| port_class(link, ports))
 }
 
 /// `iptables-restore` for a node: losses first, then blocks (with the address they come from).
@@ -110,10 +134,20 @@ mod tests {
     #[test]
     fn a_pair_is_never_faster_than_its_node() {
         let peers = BTreeMap::from([(Ipv4Addr::new(10, 77, 0, 12), 20_000)]);
-        let text = node_classes(Some(5_000), &peers);
+        let text = node_classes(Some(5_000), &peers, None);
         assert!(text.contains("classid 1:10 htb rate 5000kbit"), "{text}");
         assert!(text.contains("match ip dst 10.77.0.12/32 flowid 1:10"), "{text}");
-        assert!(node_classes(None, &peers).contains("classid 1:10 htb rate 20000kbit"));
+        assert!(node_classes(None, &peers, None).contains("classid 1:10 htb rate 20000kbit"));
+    }
+
+    #[test]
+    fn slow_ports_are_slow_both_ways_and_the_others_are_not() {
+        let odd = PortRate { value: 1, mask: 1, kbit: 5_000 };
+        for text in [node_classes(None, &BTreeMap::new(), Some(odd)), switch_port("v1", None, Some(odd))] {
+            assert!(text.contains("classid 1:2 htb rate 100gbit"), "{text}");
+            assert!(text.contains("classid 1:3 htb rate 5000kbit"), "{text}");
+            assert!(text.contains("match ip dport 1 0x0001 flowid 1:3"), "{text}");
+        }
     }
 
     #[test]

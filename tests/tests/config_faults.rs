@@ -57,6 +57,21 @@ fn a_port_range_that_a_worker_node_rejects_or_drops_is_named() {
 }
 
 #[test]
+fn one_direction_of_one_pair_is_named_with_its_port() {
+    let _machine = serial().unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(4), "").unwrap();
+    // The worker of n4, the last node, is met by the head of the job; only n1 can't reach it.
+    let block = Block::ports(PORTS).deny(Deny::Reject).from("n1");
+    let fault = cluster.block("n4", block).unwrap();
+    let told = cluster.told(["-N4", "--sanity-check=network_connectivity"]).unwrap();
+    println!("{told}");
+    fault.undo().unwrap();
+    assert_blocked(&told, "network_connectivity", "n4");
+    assert_eq!(told.items("FAIL"), [["network_connectivity", "path", "n1->n4"]], "{told}");
+    cluster.wait_idle(4, IDLE).unwrap();
+}
+
+#[test]
 fn a_leader_or_deputy_behind_a_firewall_does_not_keep_the_nodes_from_meeting() {
     let _machine = serial().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), "time.join_s = 4").unwrap();

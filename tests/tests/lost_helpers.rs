@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use aimaster_tests::{Cluster, Running, Signal, Told, product, serial};
+use aimaster_tests::{Cluster, Running, Signal, Told, product, side_by_side, wait};
 
 /// Long enough that a fault of the test falls into a check.
-const WINDOWS: &str = "host.seconds_per_check = 2.0";
+const WINDOWS: &str = "host.seconds_per_check = 2.5";
 
 /// The same for a job that must not start after an ERROR.
-const STRICT: &str = "host.seconds_per_check = 2.0\nactions.on_error = 'fail'";
+const STRICT: &str = "host.seconds_per_check = 2.5\nactions.on_error = 'fail'";
 
 /// For an srun with checks to say something.
 const SOON: Duration = Duration::from_secs(40);
@@ -53,7 +53,7 @@ fn assert_nobody_blamed(told: &Told, started: bool) {
 
 #[test]
 fn a_helper_or_worker_that_is_killed_is_an_error_of_its_node() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), WINDOWS).unwrap();
     // A coordinator: its node is lost to the others, who go on.
     let srun = midway(&cluster);
@@ -76,15 +76,38 @@ fn a_helper_or_worker_that_is_killed_is_an_error_of_its_node() {
     cluster.wait_no_helper(GONE).unwrap();
 }
 
+/// Every phase, with the line that ends the one before it.
+const PHASES: [(&str, Option<&str>); 5] = [
+    ("CheckInit", None),
+    ("DeviceCheck", None),
+    ("SingleNodeCommCheck", Some("DeviceCheck: PASS")),
+    ("TwoNodeCommCheck", Some("SingleNodeCommCheck: PASS")),
+    ("AllNodeCommCheck", Some("TwoNodeCommCheck: PASS")),
+];
+
 #[test]
-fn the_deputy_goes_on_without_a_leader_that_is_killed() {
-    let _machine = serial().unwrap();
+fn the_deputy_goes_on_without_a_leader_that_is_killed_in_any_phase() {
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), WINDOWS).unwrap();
-    for (policy, started) in [(WINDOWS, true), (STRICT, false)] {
-        product::set_policy(&cluster, policy).unwrap();
-        let srun = midway(&cluster);
+    for (place, (phase, after)) in PHASES.into_iter().enumerate() {
+        let started = place % 2 == 0;
+        product::set_policy(&cluster, if started { WINDOWS } else { STRICT }).unwrap();
+        let checks = "--sanity-check=gemm_flops,all_reduce_1,all_reduce_2,all_reduce";
+        let srun = cluster.srun(["-N4", checks, "echo", "started"]).timeout(SOON).spawn().unwrap();
+        match after {
+            Some(line) => drop(srun.wait_line(|said| said.contains(line), SOON).unwrap()),
+            None => {
+                let ours = if phase == "CheckInit" { "aimaster-prolog" } else { "aimaster-worker" };
+                wait::until(SOON, ours, || {
+                    let processes = cluster.processes("n1")?;
+                    Ok(processes.iter().any(|one| one.comm.starts_with(ours)).then_some(()))
+                })
+                .unwrap();
+            }
+        }
         cluster.signal_processes("n1", "aimaster-prolog", Signal::KILL).unwrap();
         let said = told(&cluster, srun);
+        println!("killed in {phase}");
         assert_error(&said, "n1", started);
         cluster.wait_idle(4, IDLE).unwrap();
     }
@@ -93,8 +116,8 @@ fn the_deputy_goes_on_without_a_leader_that_is_killed() {
 
 #[test]
 fn a_helper_or_worker_that_is_stopped_holds_nobody_up_for_ever() {
-    let _machine = serial().unwrap();
-    let policy = "host.seconds_per_check = 2.0\ntime.max_deadline_s = 20";
+    let _machine = side_by_side().unwrap();
+    let policy = "host.seconds_per_check = 4.0\ntime.max_deadline_s = 16";
     let cluster = product::boot(Cluster::builder().nodes(4), policy).unwrap();
     for process in ["aimaster-worker", "aimaster-prolog"] {
         let srun = midway(&cluster);
@@ -110,7 +133,7 @@ fn a_helper_or_worker_that_is_stopped_holds_nobody_up_for_ever() {
 
 #[test]
 fn a_node_that_does_not_join_is_named() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), "time.join_s = 4").unwrap();
     // The helper is missing: on a worker node, on the leader.
     for node in ["n3", "n1"] {
@@ -136,15 +159,15 @@ fn a_node_that_does_not_join_is_named() {
 
 #[test]
 fn a_node_that_dies_midway_is_named_and_left_to_slurm() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     // As on real sites Slurm takes longer than a round of ours to give a node up.
     let builder = Cluster::builder().nodes(4).set("SlurmdTimeout", 60);
-    let cluster = product::boot(builder, "host.seconds_per_check = 1.0").unwrap();
+    let cluster = product::boot(builder, WINDOWS).unwrap();
     let srun = midway(&cluster);
     cluster.kill_node("n4").unwrap();
     let job = cluster.last_job().unwrap();
     // srun waits until Slurm itself gives the node up (DOWN, "Not responding"); the report does not.
-    let report = aimaster_tests::wait::until(SOON, "a report", || Ok(cluster.report(job, 1).ok())).unwrap();
+    let report = wait::until(SOON, "a report", || Ok(cluster.report(job, 1).ok())).unwrap();
     println!("{report:#}\n{:?}", srun.lines());
     assert_eq!(report["outcome"], "ERROR", "{report:#}");
     let items = report["items"].as_array().unwrap();

@@ -30,6 +30,12 @@ enum Task {
         #[arg(long)]
         only: Option<String>,
     },
+    /// Run healthy jobs with all checks while builds load this machine: none may find a fault.
+    Soak {
+        /// How many.
+        #[arg(long, default_value_t = 10)]
+        runs: u32,
+    },
     /// Rewrite the parts of the documentation that are made from the code.
     Docs,
     /// Build for production and copy plugin, helpers, policy and baselines to where Slurm looks for them.
@@ -44,6 +50,7 @@ fn main() -> Result<()> {
     match Arguments::parse().task {
         Task::Demo => demo(),
         Task::Test { only } => test(only.as_deref()),
+        Task::Soak { runs } => soak(runs),
         Task::Docs => docs(),
         Task::Install { root } => install::install(&root),
     }
@@ -60,6 +67,12 @@ fn demo() -> Result<()> {
     cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "demo"])
 }
 
+fn soak(runs: u32) -> Result<()> {
+    packages::install()?;
+    cargo(&["build", "--quiet", "--workspace"])?;
+    cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "soak", "--", &runs.to_string()])
+}
+
 /// The test that finds drift also mends it; the second run says whether that was all.
 fn docs() -> Result<()> {
     let run = || cargo(&["test", "--quiet", "--package", "aimaster-tests", "--test", "docs"]);
@@ -74,9 +87,9 @@ fn test(only: Option<&str>) -> Result<()> {
     // The cluster tests run the built plugin and helpers, so everything is built before they start.
     stages.run("build", || cargo(&["build", "--workspace", "--all-targets"]));
     stages.run("units", || cargo(&["test", "--workspace", "--exclude", "aimaster-tests", "--no-fail-fast"]));
-    // They measure the machine: one at a time.
+    // Those that measure the machine keep all others away; those that mostly wait share it.
     stages.run("cluster", || {
-        cargo(&["test", "--package", "aimaster-tests", "--no-fail-fast", "--", "--test-threads=1"])
+        cargo(&["test", "--package", "aimaster-tests", "--no-fail-fast", "--", "--test-threads=3"])
     });
     stages.finish()
 }
