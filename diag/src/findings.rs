@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::check::{CheckName, Phase};
 use crate::facts::{NodeId, Roster};
 use crate::judge::{Evidence, Look, Sight};
-use crate::localise::PairState;
+use crate::localise::{Pair, PairState};
 use crate::measurement::{ErrorKind, Metric, Subject};
 use crate::plan::{Channel, CheckState, Shown};
 use crate::round::Purpose;
@@ -71,8 +71,9 @@ pub fn of_check(
         Shown::Nodes { failed, flaky } => findings.extend(of_nodes(roster, state, failed, flaky)),
         Shown::Pairs(channels) => findings.extend(of_channels(roster, state, channels)),
         Shown::All { misses, measured, pairs } => {
-            let culprits = of_channels(roster, state, pairs);
-            findings.extend(of_all(roster, state, *misses, *measured, &culprits));
+            let mut culprits = of_channels(roster, state, pairs);
+            let shared = shared_links(roster, &mut culprits);
+            findings.extend(of_all(roster, state, (*misses, *measured), &culprits, &shared));
             findings.extend(culprits);
         }
         Shown::Skipped(_) => {}
@@ -169,6 +170,23 @@ fn bad_node(
     finding
 }
 
+/// Two nodes that are fine with others and not with each other. Where every miss is a port that can't be reached, the
+/// finding is about the way: a setting, no link.
+fn bad_link(check: CheckName, (a, b): Pair, names: (&str, &str), looks: &[&Look]) -> Finding {
+    let class = class_of(looks, FaultClass::Link);
+    match blocked_way(looks, b).filter(|_| class == FaultClass::Config) {
+        Some(look) => {
+            let way = look.evidence[0].subject.clone();
+            let words = |one: &Evidence| wording::path_blocked(check, one);
+            from_looks(check, Status::Fail, Some(class), way, &[&look], words)
+        }
+        None => {
+            let words = |one: &Evidence| wording::link_failed(names, check, one);
+            from_looks(check, Status::Fail, Some(class), Subject::Link { a, b }, looks, words)
+        }
+    }
+}
+
 /// The miss that shows best which ports of `node` are closed: on the way to it, else on the way from it.
 fn blocked_way(missed: &[&Look], node: NodeId) -> Option<Look> {
     let ways = || missed.iter().flat_map(|look| look.misses().map(move |one| (*look, one)));
@@ -196,10 +214,7 @@ fn of_pairs(
         let names = (roster.name(a), roster.name(b));
         let explained = failed.contains(&a) || failed.contains(&b);
         if pairs.links.contains(&(a, b)) && !explained {
-            let class = class_of(&looks, FaultClass::Link);
-            let words = |one: &Evidence| wording::link_failed(names, check, one);
-            let subject = Subject::Link { a, b };
-            findings.push(from_looks(check, Status::Fail, Some(class), subject, &looks, words));
+            findings.push(bad_link(check, (a, b), names, &looks));
         } else if missed && !fine && !explained {
             findings.push(undecided(state, pairs, (a, b), names, &looks));
         } else if fine {
@@ -214,14 +229,30 @@ fn of_pairs(
     findings
 }
 
+/// Several bad links and nothing else: what they share is at fault, not each of them. They are taken away, and named.
+fn shared_links(roster: &Roster, culprits: &mut Vec<Finding>) -> Vec<String> {
+    let at_fault = |one: &&Finding| matches!(one.status, Status::Fail | Status::Suspect);
+    let links: BTreeSet<Pair> = culprits
+        .iter()
+        .filter(at_fault)
+        .filter_map(|one| if let Subject::Link { a, b } = one.subject { Some((a, b)) } else { None })
+        .collect();
+    let others = culprits.iter().filter(at_fault).any(|one| !matches!(one.subject, Subject::Link { .. }));
+    if links.len() < 2 || others {
+        return Vec::new();
+    }
+    culprits.retain(|one| !at_fault(&one));
+    links.iter().map(|&(a, b)| wording::subject(roster, &Subject::Link { a, b })).collect()
+}
+
 /// What all nodes together showed. A miss that a culprit among the pairs explains is not a fault of its own; one
 /// that nothing explains is the fabric's, and drains nobody.
 fn of_all(
     roster: &Roster,
     state: &CheckState,
-    misses: usize,
-    measured: bool,
+    (misses, measured): (usize, bool),
     culprits: &[Finding],
+    shared: &[String],
 ) -> Vec<Finding> {
     let check = state.check;
     let together = state.looks.iter().filter(|look| look.purpose != Purpose::Localise);
@@ -258,7 +289,7 @@ fn of_all(
             let words = |one: &Evidence| wording::suspect(names, check, one);
             from_looks(check, Status::Suspect, None, Subject::Pair { a: *a, b: *b }, &looks, words)
         } else {
-            let words = |one: &Evidence| wording::fabric_failed(size, check, one);
+            let words = |one: &Evidence| wording::fabric_failed(size, check, one, shared);
             from_looks(check, Status::Fail, Some(FaultClass::Fabric), subject, &looks, words)
         });
     }

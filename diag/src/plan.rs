@@ -263,16 +263,16 @@ fn of_all(
         _ => return (shown(Vec::new()), None),
     }
     let met: Vec<Look> = looks.iter().filter(|look| look.purpose == Purpose::Localise).cloned().collect();
+    let opening = ring_edges(able);
     let states: Vec<(Channel, PairState)> = channels(Mode::Full, &met)
         .into_iter()
-        .map(|channel| (channel, pairs(able, &channel.looks(&met), 1)))
+        .map(|channel| (channel, pairs(able, &channel.looks(&met), opening.len())))
         .collect();
-    let next = if met.is_empty() {
-        let groups = opening(check, able).into_iter().next().map_or_else(Vec::new, |(_, groups)| groups);
-        round(check, Purpose::Localise, Mode::Full, groups)
-    } else {
+    let meetings: BTreeSet<u32> = met.iter().map(|look| look.round).collect();
+    let next = match opening.into_iter().nth(meetings.len()) {
+        Some(groups) => round(check, Purpose::Localise, Mode::Full, groups),
         // Whatever they are for, pairs of an all-node check are there to find a culprit.
-        meeting(check, &states).map(|round| Round { purpose: Purpose::Localise, ..round })
+        None => meeting(check, &states).map(|round| Round { purpose: Purpose::Localise, ..round }),
     };
     (shown(states), next)
 }
@@ -307,6 +307,20 @@ fn meeting(check: CheckName, states: &[(Channel, PairState)]) -> Option<Round> {
     }
     groups.sort_unstable();
     round(check, purpose, first.mode, groups)
+}
+
+/// Neighbours in the ring of all nodes, in two rounds; with an odd number the last and the first don't meet.
+fn ring_edges(nodes: &BTreeSet<NodeId>) -> [Vec<Vec<NodeId>>; 2] {
+    let mut list: Vec<NodeId> = nodes.iter().copied().collect();
+    let pairs = |list: &[NodeId]| {
+        list.chunks_exact(2).map(|pair| vec![pair[0].min(pair[1]), pair[0].max(pair[1])]).collect()
+    };
+    let even = pairs(&list);
+    list.rotate_left(1);
+    if list.len() % 2 == 1 {
+        list.pop();
+    }
+    [even, pairs(&list)]
 }
 
 /// The rounds that a pair check makes whatever they show.

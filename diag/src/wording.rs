@@ -194,12 +194,19 @@ pub fn all_fine(nodes: usize, check: CheckName, one: &Evidence, again: bool) -> 
     format!("{nodes} nodes together: {check} {}{note}", against(one))
 }
 
-/// All nodes together miss, and every pair is fine.
+/// All nodes together miss, and no single part explains it: pairs of neighbours are fine, or several `links` that
+/// don't share a node are slow as well.
 #[must_use]
-pub fn fabric_failed(nodes: usize, check: CheckName, one: &Evidence) -> String {
+pub fn fabric_failed(nodes: usize, check: CheckName, one: &Evidence, links: &[String]) -> String {
+    let pairs = if links.is_empty() {
+        "pairs of neighbours are fine".to_owned()
+    } else {
+        let links: Vec<&str> = links.iter().map(String::as_str).collect();
+        format!("each node is fine with a neighbour, but {} are slow as well", listed(&links))
+    };
     format!(
-        "{nodes} nodes together: {check} {}; measured twice, and every pair is fine: look at what all nodes share \
-         (switches, uplinks, congestion, routing)",
+        "{nodes} nodes together: {check} {}; measured twice; {pairs}: look at what all nodes share (switches, uplinks, \
+         congestion, routing)",
         against(one)
     )
 }

@@ -154,7 +154,7 @@ fn one_closed_path_is_named_as_such() {
     let failed = with_status(&run, Status::Fail);
     assert!(!failed.is_empty());
     for one in failed {
-        assert_eq!((&one.subject, one.class), (&Subject::Link { a: 0, b: 1 }, Some(FaultClass::Config)));
+        assert_eq!((&one.subject, one.class), (&Subject::Path { from: 0, to: 1 }, Some(FaultClass::Config)));
     }
     let two = Job { blocked: [(0, 1)].into(), ..Job::of(2) }.run(&[AllReduce2]);
     assert_eq!(two.verdict.outcome, Outcome::Fail, "{:#?}", two.verdict.findings);

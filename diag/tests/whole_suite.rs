@@ -89,6 +89,20 @@ fn what_only_all_nodes_meet_is_the_fabrics_and_drains_nobody() {
 }
 
 #[test]
+fn one_bad_link_of_the_ring_is_named_and_several_are_what_they_share() {
+    for (a, b) in [(0, 1), (1, 2), (2, 3), (4, 5), (0, 5)] {
+        let run = Job { slow_links: [(a, b)].into(), ..Job::of(6) }.run(&[AllReduce]);
+        let subjects: Vec<&Subject> = failed(&run).iter().map(|one| &one.subject).collect();
+        assert_eq!(subjects, [&Subject::Link { a, b }], "{:#?}", run.verdict.findings);
+    }
+    // Two leaves of three nodes: what crosses the spine is slow.
+    let run = Job { slow_links: [(2, 3), (0, 5)].into(), ..Job::of(6) }.run(&[AllReduce]);
+    let spine = failed(&run);
+    assert_eq!((spine.len(), spine[0].class), (1, Some(FaultClass::Fabric)), "{:#?}", run.verdict.findings);
+    assert!(spine[0].message.contains("n1-n6 and n3-n4 are slow as well"), "{}", spine[0].message);
+}
+
+#[test]
 fn a_single_slow_moment_of_all_nodes_is_no_fault() {
     let run = Job { once: [1].into(), ..Job::of(4) }.run(&[AllReduce]);
     assert_eq!(run.verdict.outcome, Outcome::Pass);

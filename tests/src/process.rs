@@ -12,8 +12,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
-/// How long output may trail the end of a process: a daemon it left behind may hold the pipe.
-const TRAILING: Duration = Duration::from_millis(500);
+/// How long output may trail the end of a process: a daemon it left behind may hold the pipe, and the threads that read
+/// it wait their turn on a machine that the nodes keep busy.
+const TRAILING: Duration = Duration::from_secs(3);
 
 /// Which of the two streams a line came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

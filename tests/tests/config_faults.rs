@@ -60,7 +60,7 @@ fn a_port_range_that_a_worker_node_rejects_or_drops_is_named() {
 fn one_direction_of_one_pair_is_named_with_its_port() {
     let _machine = serial().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), "").unwrap();
-    // The worker of n4, the last node, is met by the head of the job; only n1 can't reach it.
+    // The head of the job meets everybody: only it can't reach n4.
     let block = Block::ports(PORTS).deny(Deny::Reject).from("n1");
     let fault = cluster.block("n4", block).unwrap();
     let told = cluster.told(["-N4", "--sanity-check=network_connectivity"]).unwrap();

@@ -85,11 +85,10 @@ const PHASES: [(&str, Option<&str>); 5] = [
     ("AllNodeCommCheck", Some("TwoNodeCommCheck: PASS")),
 ];
 
-#[test]
-fn the_deputy_goes_on_without_a_leader_that_is_killed_in_any_phase() {
+fn the_leader_is_killed_in(phases: &[(&str, Option<&str>)]) {
     let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), WINDOWS).unwrap();
-    for (place, (phase, after)) in PHASES.into_iter().enumerate() {
+    for (place, &(phase, after)) in phases.iter().enumerate() {
         let started = place % 2 == 0;
         product::set_policy(&cluster, if started { WINDOWS } else { STRICT }).unwrap();
         let checks = "--sanity-check=gemm_flops,all_reduce_1,all_reduce_2,all_reduce";
@@ -112,6 +111,16 @@ fn the_deputy_goes_on_without_a_leader_that_is_killed_in_any_phase() {
         cluster.wait_idle(4, IDLE).unwrap();
     }
     cluster.wait_no_helper(GONE).unwrap();
+}
+
+#[test]
+fn the_deputy_goes_on_without_a_leader_that_is_killed_before_pairs_meet() {
+    the_leader_is_killed_in(&PHASES[..3]);
+}
+
+#[test]
+fn the_deputy_goes_on_without_a_leader_that_is_killed_while_nodes_measure_together() {
+    the_leader_is_killed_in(&PHASES[3..]);
 }
 
 #[test]

@@ -163,7 +163,8 @@ impl Job {
             || group
                 .iter()
                 .any(|node| self.slow_network.contains(node) || (first && self.once.contains(node)))
-            || group.windows(2).any(|pair| self.slow_links.contains(&(pair[0], pair[1])));
+            || group.windows(2).any(|pair| self.slow_links.contains(&(pair[0], pair[1])))
+            || (group.first().zip(group.last()).is_some_and(|(a, b)| self.slow_links.contains(&(*a, *b))));
         let on_rail = |rail: u32| group.iter().any(|node| self.slow_rails.contains(&(*node, rail)));
         let subjects = if rails(check) {
             (0..2).map(|rail| (Subject::FabricRail { rail }, slow || on_rail(rail))).collect()
