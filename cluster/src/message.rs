@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use diag::facts::{Engine, Joined, NodeFacts, NodeId, Roster, RosterEntry};
+use diag::facts::{Engine, GpuName, Joined, NodeFacts, NodeId, Roster, RosterEntry};
 use serde::{Deserialize, Serialize};
 use tokio_util::bytes::{BufMut, Bytes, BytesMut};
 
@@ -73,11 +73,12 @@ pub(crate) fn decode(mut body: Bytes) -> Result<(Message, Bytes), Unreadable> {
 
 /// Whether facts are of a believable size.
 pub(crate) fn check_facts(facts: &NodeFacts) -> Result<(), &'static str> {
-    let texts = [Some(&facts.version), Some(&facts.request_digest), facts.unable.as_ref()];
-    if texts.into_iter().flatten().any(|text| text.len() > MAX_FACT) {
+    let texts = [Some(&facts.version), Some(&facts.request_digest), Some(&facts.libraries), facts.unable.as_ref()];
+    let models = facts.gpus.iter().map(|gpu| &gpu.model);
+    if texts.into_iter().flatten().chain(models).any(|text| text.len() > MAX_FACT) {
         return Err("a text in its facts is longer than 1024 bytes");
     }
-    if facts.rank_ports.len() > MAX_RANKS {
+    if facts.rank_ports.len() > MAX_RANKS || facts.gpus.len() > MAX_RANKS {
         return Err("its facts name more than 256 ranks");
     }
     Ok(())
@@ -87,9 +88,12 @@ pub(crate) fn check_facts(facts: &NodeFacts) -> Result<(), &'static str> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct WireRoster {
     leader: NodeId,
-    kinds: Vec<(String, String, Engine)>,
+    kinds: Vec<Kind>,
     nodes: Vec<(Option<WireNode>, Option<String>)>,
 }
+
+/// What many nodes have alike: version, digest, engine, GPUs, libraries.
+type Kind = (String, String, Engine, Vec<GpuName>, String);
 
 /// Kind, believed address, seen address, ports, why unable.
 type WireNode = (u32, Option<IpAddr>, IpAddr, Vec<u16>, Option<String>);
@@ -98,7 +102,8 @@ impl WireRoster {
     pub(crate) fn new(roster: &Roster) -> Self {
         let mut kinds = Vec::new();
         let mut kind_of = |facts: &NodeFacts| {
-            let kind = (facts.version.clone(), facts.request_digest.clone(), facts.engine);
+            let NodeFacts { version, request_digest, engine, gpus, libraries, .. } = facts.clone();
+            let kind = (version, request_digest, engine, gpus, libraries);
             let at = kinds.iter().position(|known| *known == kind).unwrap_or_else(|| {
                 kinds.push(kind);
                 kinds.len() - 1
@@ -134,12 +139,21 @@ impl WireRoster {
             let joined = match joined {
                 None => None,
                 Some((kind, address, seen_address, rank_ports, unable)) => {
-                    let (version, request_digest, engine) = self
+                    let (version, request_digest, engine, gpus, libraries) = self
                         .kinds
                         .get(kind as usize)
                         .cloned()
                         .ok_or_else(|| Unreadable(format!("a roster without kind {kind}")))?;
-                    let facts = NodeFacts { version, request_digest, engine, address, rank_ports, unable };
+                    let facts = NodeFacts {
+                        version,
+                        request_digest,
+                        engine,
+                        address,
+                        rank_ports,
+                        gpus,
+                        libraries,
+                        unable,
+                    };
                     Some(Joined { facts, seen_address })
                 }
             };
@@ -162,6 +176,8 @@ mod tests {
             engine: Engine::Host,
             address: None,
             rank_ports: vec![1, 2],
+            gpus: vec![GpuName { index: 3, model: "G".into() }],
+            libraries: "NCCL 2".into(),
             unable: Some("no".into()),
         };
         let joined =

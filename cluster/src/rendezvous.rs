@@ -403,7 +403,7 @@ impl Meeting {
                 let because = because.or_else(|| Some(format!("it did not join within {:?}", self.window)));
                 return RosterEntry { name: name.clone(), joined: None, absent_because: because };
             };
-            let absent_because = difference(own, &facts);
+            let absent_because = facts.unfit_for(own);
             RosterEntry { name: name.clone(), joined: Some(Joined { facts, seen_address }), absent_because }
         };
         Roster { nodes: (0..).zip(self.id.nodes.iter()).map(entry).collect(), leader: self.id.me }
@@ -466,26 +466,4 @@ impl Meeting {
         }
         Ok(Session::new(self.id, self.mesh, roster, key))
     }
-}
-
-/// What makes two nodes unfit to measure together, in words.
-fn difference(leader: &NodeFacts, node: &NodeFacts) -> Option<String> {
-    if leader.version != node.version {
-        return Some(format!(
-            "it runs version {}, the leader runs {}: install the same one",
-            node.version, leader.version
-        ));
-    }
-    if leader.engine != node.engine {
-        return Some(format!(
-            "it measures with engine {}, the leader with {}: make `engine` in aimaster.toml equal on all nodes",
-            node.engine, leader.engine
-        ));
-    }
-    (leader.request_digest != node.request_digest).then(|| {
-        format!(
-            "its request and policy have digest {}, the leader's {}: make the policies equal",
-            node.request_digest, leader.request_digest
-        )
-    })
 }

@@ -176,6 +176,8 @@ async fn nodes_meet_by_munge() {
             engine: Engine::Host,
             address: None,
             rank_ports: vec![],
+            gpus: Vec::new(),
+            libraries: String::new(),
             unable: None,
         };
         tokio::spawn(meet(config, facts))

@@ -346,6 +346,7 @@ async fn other_versions_and_requests_are_marked_with_both() {
         (NodeFacts { version: "2".into(), ..facts() }, ["version 2", "runs 1"]),
         (NodeFacts { engine: Engine::Cuda, ..facts() }, ["engine cuda", "with host"]),
         (NodeFacts { request_digest: "e".into(), ..facts() }, ["digest e", "leader's d"]),
+        (NodeFacts { libraries: "NCCL 2.27.3".into(), ..facts() }, ["NCCL 2.27.3", "NCCL 2.28.9"]),
     ];
     for (test, (other, words)) in (27..).zip(odd_ones) {
         let job = Job::new(test, 3);

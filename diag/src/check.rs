@@ -109,31 +109,31 @@ macro_rules! registry {
 }
 
 registry! {
-    GemmFlops "gemm_flops" DeviceCheck Node [Host]
+    GemmFlops "gemm_flops" DeviceCheck Node [Host Cuda]
         "matrix product: rate of each device, and the result is right; finds a slow, throttled or wrong device";
-    KernelLaunch "kernel_launch" DeviceCheck Node [Host]
+    KernelLaunch "kernel_launch" DeviceCheck Node [Host Cuda]
         "time from a launch to its start; finds a slow host, driver or PCIe path";
-    AllReduce1 "all_reduce_1" SingleNodeCommCheck Node [Host]
+    AllReduce1 "all_reduce_1" SingleNodeCommCheck Node [Host Cuda]
         "all-reduce inside each node: bus bandwidth, and the sum is right; finds bad links inside a node";
-    CompCommOverlap "comp_comm_overlap" SingleNodeCommCheck Node [Host]
+    CompCommOverlap "comp_comm_overlap" SingleNodeCommCheck Node [Host Cuda]
         "products and all-reduce at once; finds contention that only a real load shows";
-    NetworkConnectivity "network_connectivity" TwoNodeCommCheck Pair [Host]
+    NetworkConnectivity "network_connectivity" TwoNodeCommCheck Pair [Host Cuda]
         "connect, round trip and retransmits between nodes; finds blocked ports, wrong routes and packet loss";
-    PytorchGloo2 "pytorch_gloo_2" TwoNodeCommCheck Pair [Host]
+    PytorchGloo2 "pytorch_gloo_2" TwoNodeCommCheck Pair [Host Cuda]
         "PyTorch's Gloo all-reduce between pairs; finds host names and interfaces that mislead it";
-    AllReduce2 "all_reduce_2" TwoNodeCommCheck Pair [Host]
+    AllReduce2 "all_reduce_2" TwoNodeCommCheck Pair [Host Cuda]
         "all-reduce between pairs of nodes: bus bandwidth; finds a slow or dead NIC, cable or switch port";
-    AllGather2 "all_gather_2" TwoNodeCommCheck Pair [Host]
+    AllGather2 "all_gather_2" TwoNodeCommCheck Pair [Host Cuda]
         "all-gather between pairs of nodes: bus bandwidth";
-    AllToAll2 "all_to_all_2" TwoNodeCommCheck Pair [Host]
+    AllToAll2 "all_to_all_2" TwoNodeCommCheck Pair [Host Cuda]
         "all-to-all between pairs of nodes: bus bandwidth";
-    MultiAllReduce2 "multi_all_reduce_2" TwoNodeCommCheck Pair [Host]
+    MultiAllReduce2 "multi_all_reduce_2" TwoNodeCommCheck Pair [Host Cuda]
         "all-reduce of every rail by itself between pairs of nodes; finds one bad NIC or rail";
-    AllReduce "all_reduce" AllNodeCommCheck All [Host]
+    AllReduce "all_reduce" AllNodeCommCheck All [Host Cuda]
         "all-reduce over all nodes; finds congestion and bad links in the fabric";
-    AllGather "all_gather" AllNodeCommCheck All [Host]
+    AllGather "all_gather" AllNodeCommCheck All [Host Cuda]
         "all-gather over all nodes";
-    MultiAllReduce "multi_all_reduce" AllNodeCommCheck All [Host]
+    MultiAllReduce "multi_all_reduce" AllNodeCommCheck All [Host Cuda]
         "all-reduce of every rail by itself over all nodes";
 }
 

@@ -39,8 +39,56 @@ pub struct NodeFacts {
     pub address: Option<IpAddr>,
     /// TCP ports on which its ranks listen, rank i at index i.
     pub rank_ports: Vec<u16>,
+    /// Its GPUs in this job, rank i at index i; none on the host engine.
+    #[serde(default)]
+    pub gpus: Vec<GpuName>,
+    /// Version of NCCL and of the driver's CUDA; empty on the host engine.
+    #[serde(default)]
+    pub libraries: String,
     /// Why this node can't measure at all (missing library, worker did not start), if so.
     pub unable: Option<String>,
+}
+
+impl NodeFacts {
+    /// What makes this node unfit to be measured together with the leader, naming both, and how to mend it.
+    #[must_use]
+    pub fn unfit_for(&self, leader: &Self) -> Option<String> {
+        if leader.version != self.version {
+            return Some(format!(
+                "it runs version {}, the leader runs {}: install the same one",
+                self.version, leader.version
+            ));
+        }
+        if leader.engine != self.engine {
+            return Some(format!(
+                "it measures with engine {}, the leader with {}: make `engine` in aimaster.toml equal on all nodes",
+                self.engine, leader.engine
+            ));
+        }
+        // A node that could not load its libraries says so by itself.
+        let loaded = !self.libraries.is_empty() && !leader.libraries.is_empty();
+        if loaded && leader.libraries != self.libraries {
+            return Some(format!(
+                "it has {}, the leader has {}: install the same ones",
+                self.libraries, leader.libraries
+            ));
+        }
+        (leader.request_digest != self.request_digest).then(|| {
+            format!(
+                "its request and policy have digest {}, the leader's {}: make the policies equal",
+                self.request_digest, leader.request_digest
+            )
+        })
+    }
+}
+
+/// A GPU as it is called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuName {
+    /// Slurm's index on its node.
+    pub index: u32,
+    /// Model.
+    pub model: String,
 }
 
 /// One node in the roster.

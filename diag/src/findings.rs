@@ -94,21 +94,46 @@ fn of_nodes(
         if !measured || state.errors.contains_key(&node) || state.lost.contains_key(&node) {
             continue;
         }
-        let subject = Subject::Node { node };
-        let name = roster.name(node);
-        findings.push(if failed.contains(&node) {
-            let words = |one: &Evidence| wording::node_failed(name, state.check, one);
-            from_looks(state.check, Status::Fail, Some(FaultClass::Part), subject, &looks, words)
-        } else if flaky.contains(&node) && state.next.is_some() {
-            let words = |one: &Evidence| wording::not_confirmed(name, state.check, one);
-            from_looks(state.check, Status::Error, None, subject, &looks, words)
-        } else {
-            let again = flaky.contains(&node);
-            let words = |one: &Evidence| wording::fine(name, state.check, one, again);
-            from_looks(state.check, Status::Pass, None, subject, &looks, words)
-        });
+        let parts: BTreeSet<Subject> =
+            looks.iter().flat_map(|look| &look.evidence).map(|one| Look::part(node, one)).collect();
+        let gpus = parts.iter().filter(|part| matches!(part, Subject::Gpu { .. }));
+        let of_gpus: Vec<Finding> = gpus
+            .map(|gpu| {
+                let looks: Vec<Look> = looks.iter().map(|look| look.on_gpu(gpu)).collect();
+                of_part(roster, state, gpu, &looks.iter().collect::<Vec<_>>(), failed, flaky)
+            })
+            .collect();
+        if of_gpus.is_empty() {
+            findings.push(of_part(roster, state, &Subject::Node { node }, &looks, failed, flaky));
+        }
+        findings.extend(of_gpus);
     }
     findings
+}
+
+/// A node or one of its GPUs; `failed` and `flaky` are nodes.
+fn of_part(
+    roster: &Roster,
+    state: &CheckState,
+    part: &Subject,
+    looks: &[&Look],
+    failed: &BTreeSet<NodeId>,
+    flaky: &BTreeSet<NodeId>,
+) -> Finding {
+    let of = |nodes: &BTreeSet<NodeId>| part.nodes().iter().any(|node| nodes.contains(node));
+    let windows = looks.iter().filter(|look| matches!(look.sight, Sight::Fine | Sight::Miss)).count();
+    let missed = looks.iter().filter(|look| look.sight == Sight::Miss).count();
+    let name = wording::subject(roster, part);
+    if of(failed) && missed > 0 && missed == windows {
+        let words = |one: &Evidence| wording::node_failed(&name, state.check, one);
+        from_looks(state.check, Status::Fail, Some(FaultClass::Part), part.clone(), looks, words)
+    } else if of(flaky) && missed > 0 && state.next.is_some() {
+        let words = |one: &Evidence| wording::not_confirmed(&name, state.check, one);
+        from_looks(state.check, Status::Error, None, part.clone(), looks, words)
+    } else {
+        let words = |one: &Evidence| wording::fine(&name, state.check, one, missed > 0);
+        from_looks(state.check, Status::Pass, None, part.clone(), looks, words)
+    }
 }
 
 /// What pairs showed, channel by channel.

@@ -10,6 +10,7 @@ use crate::check::CheckName;
 use crate::facts::{Engine, NodeId};
 use crate::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult};
+use crate::votes::Votes;
 use crate::verdict::Limit;
 
 /// What is measured and by which limits: the same on every node of a job.
@@ -48,11 +49,30 @@ impl Look {
         self.evidence.iter().filter(|one| one.miss)
     }
 
+    /// The part of its node that a number is about: a GPU where they are told apart, else the node as a whole.
+    #[must_use]
+    pub fn part(node: NodeId, one: &Evidence) -> Subject {
+        match one.subject {
+            Subject::Gpu { .. } => one.subject.clone(),
+            _ => Subject::Node { node },
+        }
+    }
+
+    /// The same look with the numbers of one GPU, and those of the node as a whole.
+    #[must_use]
+    pub fn on_gpu(&self, gpu: &Subject) -> Self {
+        let ours = |one: &&Evidence| one.subject == *gpu || !matches!(one.subject, Subject::Gpu { .. });
+        self.narrowed(self.evidence.iter().filter(ours).cloned().collect())
+    }
+
     /// The same look with the numbers of one rail, and those that belong to no rail.
     #[must_use]
     pub fn on_rail(&self, rail: u32) -> Self {
         let ours = |one: &&Evidence| one.subject.rail().is_none_or(|other| other == rail);
-        let evidence: Vec<Evidence> = self.evidence.iter().filter(ours).cloned().collect();
+        self.narrowed(self.evidence.iter().filter(ours).cloned().collect())
+    }
+
+    fn narrowed(&self, evidence: Vec<Evidence>) -> Self {
         let sight = match &self.sight {
             trouble @ (Sight::Error(..) | Sight::Lost(..)) => trouble.clone(),
             Sight::Fine | Sight::Miss => sight_of(&evidence),
@@ -188,6 +208,7 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
                 .or_insert(measurement);
         }
     }
+    let votes = Votes::of(by_subject.values().copied());
     let rule = OutlierRule::of(suite.engine);
     let mut peers: BTreeMap<Metric, Vec<f64>> = BTreeMap::new();
     for ((metric, _), measurement) in &by_subject {
@@ -199,6 +220,9 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
     by_subject
         .into_iter()
         .map(|((metric, subject), measurement)| {
+            if metric == Metric::Fingerprint {
+                return votes.verdict(subject, measurement);
+            }
             let like = peers.get(&metric).map_or(&[][..], Vec::as_slice);
             let of_peers = || {
                 let median = (like.len() > 1).then(|| median(&others(measurement.value, like))).flatten();

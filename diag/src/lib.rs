@@ -25,4 +25,5 @@ pub mod report;
 pub mod request;
 pub mod round;
 pub mod verdict;
+mod votes;
 pub mod wording;

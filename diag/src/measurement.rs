@@ -24,6 +24,8 @@ pub enum Metric {
     Launch,
     /// The same, 99th percentile.
     LaunchTail,
+    /// A hash of a result that like parts have alike, as a whole number below 2^53; `detail` says which parts are alike.
+    Fingerprint,
     /// Share of TCP segments sent again, 0 to 1.
     Retransmits,
     /// Share of results that were right, 0 to 1.
@@ -42,6 +44,7 @@ impl Metric {
             Self::Connect | Self::RoundTrip => "ms",
             Self::Launch | Self::LaunchTail => "µs",
             Self::Retransmits | Self::Correct | Self::Reachable => "ratio",
+            Self::Fingerprint => "",
         }
     }
 

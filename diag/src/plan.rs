@@ -7,7 +7,7 @@ use crate::check::{CheckName, Phase, Scope};
 use crate::facts::{NodeId, Roster};
 use crate::judge::{Look, Sight, Suite, looks};
 use crate::localise::{PairState, pairs};
-use crate::measurement::CheckError;
+use crate::measurement::{CheckError, Subject};
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
 
 /// Windows in which a node must have missed before it is at fault. Nodes that share a machine, and busy ones, have
@@ -193,14 +193,18 @@ fn of_nodes(
         return (nothing, round(check, Purpose::First, Mode::Full, singles()));
     }
     let windows: BTreeSet<u32> = looks.iter().map(|look| look.round).collect();
-    let missed_in = |window: u32| -> BTreeSet<NodeId> {
+    // By GPU where they are told apart: two that each had a slow moment are not one that is slow.
+    let missed_in = |window: u32| -> BTreeSet<Subject> {
         let missed = looks.iter().filter(|look| look.round == window && look.sight == Sight::Miss);
-        missed.flat_map(|look| look.group.iter().copied()).collect()
+        missed.flat_map(|look| look.misses().map(|one| Look::part(look.group[0], one))).collect()
     };
-    let missed: Vec<BTreeSet<NodeId>> = windows.into_iter().map(missed_in).collect();
-    let ever: BTreeSet<NodeId> = missed.iter().flatten().copied().collect();
-    let always: BTreeSet<NodeId> =
-        ever.iter().filter(|node| missed.iter().all(|window| window.contains(node))).copied().collect();
+    let missed: Vec<BTreeSet<Subject>> = windows.into_iter().map(missed_in).collect();
+    let nodes_of = |parts: &BTreeSet<Subject>| -> BTreeSet<NodeId> { parts.iter().flat_map(Subject::nodes).collect() };
+    let parts: BTreeSet<Subject> = missed.iter().flatten().cloned().collect();
+    let ever = nodes_of(&parts);
+    let always: BTreeSet<Subject> =
+        parts.into_iter().filter(|part| missed.iter().all(|window| window.contains(part))).collect();
+    let always = nodes_of(&always);
     if rounds < WINDOWS_TO_BLAME && always.iter().any(|node| able.contains(node)) {
         let open = Shown::Nodes { failed: BTreeSet::new(), flaky: ever };
         return (open, round(check, Purpose::Confirm, Mode::Full, singles()));

@@ -54,6 +54,8 @@ pub struct Policy {
     pub network: Network,
     /// `[host]`: the host engine.
     pub host: HostEngine,
+    /// `[cuda]`: the CUDA engine.
+    pub cuda: CudaEngine,
     /// `[paths]`: files, folders, users.
     pub paths: Paths,
     /// `[nccl.env]`: NCCL settings for the checks; `{node}` is replaced by the node's name.
@@ -177,6 +179,26 @@ pub struct HostEngine {
     pub seconds_per_check: f64,
 }
 
+/// `[cuda]`: the CUDA engine. A library is a file, a folder that holds it, or empty: the loader's own search.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CudaEngine {
+    /// Window of one check (default 0.4): some hundred products of a large matrix. A check's own limit is ten windows
+    /// and the start of its communicators.
+    pub seconds_per_check: f64,
+    /// How long libraries and contexts may take at the start, and NCCL for its communicators in each round (default 20).
+    pub start_s: u32,
+    /// Whether NCCL may use NVLink multicast (NVLS) in the checks (default: false).
+    pub nvls: bool,
+    /// NCCL (libnccl.so.2).
+    pub nccl: PathBuf,
+    /// cuBLASLt (libcublasLt.so.13 or .12).
+    pub cublas_lt: PathBuf,
+    /// The driver (libcuda.so.1).
+    pub driver: PathBuf,
+    /// NVML (libnvidia-ml.so.1).
+    pub nvml: PathBuf,
+}
+
 /// `[paths]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Paths {
@@ -229,6 +251,15 @@ impl Default for Policy {
                 addresses: BTreeMap::new(),
             },
             host: HostEngine { ranks_per_node: 2, seconds_per_check: 0.6 },
+            cuda: CudaEngine {
+                seconds_per_check: 0.4,
+                start_s: 20,
+                nvls: false,
+                nccl: PathBuf::new(),
+                cublas_lt: PathBuf::new(),
+                driver: PathBuf::new(),
+                nvml: PathBuf::new(),
+            },
             paths: Paths {
                 scontrol: "/usr/bin/scontrol".into(),
                 scancel: "/usr/bin/scancel".into(),

@@ -44,7 +44,7 @@ pub fn kind(metric: Metric) -> &'static str {
         Metric::Launch => "launch",
         Metric::LaunchTail => "launch p99",
         Metric::Retransmits => "of segments resent",
-        Metric::Flops | Metric::Busbw | Metric::Correct | Metric::Reachable => "",
+        Metric::Flops | Metric::Busbw | Metric::Correct | Metric::Reachable | Metric::Fingerprint => "",
     }
 }
 

@@ -11,10 +11,11 @@ use cluster::rendezvous::{JobKey, MeetConfig, meet_unless};
 use cluster::session::Session;
 use cluster::slurm::address::{address_of, own_address};
 use cluster::slurm::config::{self, SlurmConf};
-use diag::facts::{Engine, NodeFacts, NodeId};
+use diag::facts::{Engine, GpuName, NodeFacts, NodeId};
 use tokio::time::Instant;
 
 use crate::assignment::Assignment;
+use crate::engine;
 use crate::events::Events;
 use crate::protocol::DataKey;
 use crate::watch::Stopping;
@@ -35,27 +36,37 @@ const MUNGE_SOCKET: &str = "/run/munge/munge.socket.2";
 /// Starts the worker and tells what this node is. A node that can't measure still meets the others, so that they
 /// know why.
 pub async fn facts(assignment: &Assignment) -> (Option<Worker>, NodeFacts) {
-    let (worker, ports) = match worker(assignment).await {
+    let (mut worker, ports) = match worker(assignment).await {
         Ok((worker, ports)) => (Some(worker), Ok(ports)),
         Err(error) => (None, Err(error)),
+    };
+    let opened = match &mut worker {
+        Some(worker) if assignment.policy.engine == Engine::Cuda => Some(worker.open().await),
+        _ => None,
     };
     let conf = slurm_conf(assignment).ok();
     let deadline = Instant::now() + RESOLVE_WAIT;
     let name = &assignment.job.node;
     let network = &assignment.policy.network;
     let address = own_address(name, network, conf.as_ref(), Path::new("/proc"), deadline).await;
-    let unable = match (&ports, &address, assignment.policy.engine) {
+    let unable = match (&ports, &address, &opened) {
         (Err(error), _, _) => Some(format!("{error:#}")),
         (_, Err(error), _) => Some(format!("its own address is not known: {error}")),
-        (_, _, Engine::Cuda) => kernels::require_cuda().err().map(|error| error.to_string()),
-        (_, _, Engine::Host) => None,
+        (_, _, Some(Err(error))) => Some(error.to_string()),
+        _ => None,
     };
+    let opened = opened.and_then(Result::ok);
+    let gpus = opened.iter().flat_map(|opened| &opened.gpus);
     let facts = NodeFacts {
         version: env!("CARGO_PKG_VERSION").into(),
         request_digest: assignment.digest.clone(),
         engine: assignment.policy.engine,
         address: address.ok(),
         rank_ports: ports.unwrap_or_default(),
+        gpus: gpus.map(|gpu| GpuName { index: gpu.index, model: gpu.name.clone() }).collect(),
+        libraries: opened
+            .as_ref()
+            .map_or_else(String::new, |opened| format!("NCCL {}", opened.nccl)),
         unable,
     };
     (worker, facts)
@@ -66,10 +77,12 @@ async fn worker(assignment: &Assignment) -> Result<(Worker, Vec<u16>)> {
     let beside = std::env::current_exe().context("where is this program?")?.with_file_name(WORKER);
     let options = Options {
         user: policy.paths.worker_user.clone(),
-        ranks: policy.host.ranks_per_node,
+        ranks: engine::ranks(assignment),
         port_first: policy.network.port_first,
         port_last: policy.network.port_last,
         job_id: assignment.job.job_id,
+        devices: engine::devices(assignment)?,
+        environment: engine::environment(assignment),
     };
     let mut worker = Worker::spawn(&beside, options)?;
     let ports = worker.hello(WORKER_WAIT).await?.to_vec();

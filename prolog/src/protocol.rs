@@ -1,6 +1,7 @@
 //! What coordinator and worker say to each other over their socket pair: requests, replies and the frames that
 //! carry them. The same messages serve every engine; what an engine does with them is in [`crate::worker`].
 
+mod devices;
 mod frames;
 mod gloo;
 
@@ -10,6 +11,7 @@ use std::net::IpAddr;
 use diag::facts::NodeId;
 use serde::{Deserialize, Serialize};
 
+pub use devices::{Device, Devices, Libraries, Opened};
 pub use frames::{Decoder, FrameError, MAX_FRAME, encode};
 pub use gloo::{Gloo, Glooed};
 
@@ -110,6 +112,8 @@ pub enum Request {
         /// The key.
         key: DataKey,
     },
+    /// Load the CUDA engine's libraries and open this node's GPUs: rank i is GPU i.
+    Open(Devices),
     /// Matrix products on all ranks at once.
     Product {
         /// How long they are counted.
@@ -119,7 +123,8 @@ pub enum Request {
         /// How many ranks.
         ranks: u32,
     },
-    /// How long a sleeping thread takes to run after it was woken; one pair of threads a rank, all at once.
+    /// How long a sleeping thread takes to run after it was woken, one pair of threads a rank, or a kernel to start, on
+    /// every GPU; all at once.
     WakeUp {
         /// How long wake-ups are counted.
         window_ms: u64,
@@ -209,6 +214,8 @@ pub enum Reply {
     },
     /// To `Join` and `Ping`.
     Ready,
+    /// To `Open`.
+    Opened(Opened),
     /// To `Product`.
     Product(Products),
     /// To `WakeUp`.
@@ -243,8 +250,13 @@ pub struct Products {
     pub tflop_per_s: f64,
     /// TFLOP/s of each rank.
     pub per_rank: Vec<f64>,
-    /// Share of the products that were exactly right.
+    /// Share of the products that were exactly right; of GPUs, whose whole products are not known before, those with
+    /// the same bits each time and the right elements where it was looked.
     pub right: f64,
+    /// A hash of each rank's product of the same inputs by the same algorithm: like GPUs have the same. Host: none.
+    pub fingerprints: Vec<u64>,
+    /// The ranks whose product was not right, and how.
+    pub wrong: Vec<(u32, String)>,
 }
 
 /// Wake-ups of threads.
@@ -257,6 +269,23 @@ pub struct WakeUps {
     /// The same, 99th percentile.
     pub tail_us: f64,
     /// Some of them, from the fastest to the slowest, at most [`MAX_SAMPLES`].
+    pub samples_us: Vec<f64>,
+    /// Of GPUs: each rank by itself. Host: none.
+    pub per_rank: Vec<Launches>,
+}
+
+/// Kernel launches on one GPU, µs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Launches {
+    /// The launch call, median.
+    pub call_us: f64,
+    /// The launch call, 99th percentile.
+    pub call_tail_us: f64,
+    /// From the launch call to the end of the kernel as the host sees it, median.
+    pub done_us: f64,
+    /// The same, 99th percentile.
+    pub done_tail_us: f64,
+    /// Some launch calls, from the fastest to the slowest.
     pub samples_us: Vec<f64>,
 }
 
@@ -300,6 +329,8 @@ pub struct Busbw {
     pub bytes: u64,
     /// The single readings behind it.
     pub samples: Vec<f64>,
+    /// Smaller messages, where several sizes were measured: bytes and GB/s, the lowest of this node's ranks.
+    pub smaller: Vec<(u64, f64)>,
     /// Completed collectives, the warm-up included; every one was verified.
     pub iterations: u64,
     /// Share of them with the right result on every rank of this node; `None`: none was completed.

@@ -1,4 +1,4 @@
-//! Whether a program may be run that the policy names: nobody but root can have changed it, or any folder on the
+//! Whether a program may be run, or a library loaded, that the policy names: nobody but root can have changed it, or any folder on the
 //! way to it. A walk by hand, because a symbolic link may lead through a folder that the path doesn't show.
 
 use std::collections::VecDeque;
@@ -34,7 +34,21 @@ pub(crate) enum PathError {
 }
 
 /// Whether there is a program at `path`, which must be absolute.
-pub(crate) fn present(path: &Path) -> Result<bool, PathError> {
+pub(crate) fn program(path: &Path) -> Result<bool, PathError> {
+    match walk(path)? {
+        None => Ok(false),
+        Some((_, metadata)) if metadata.is_file() && metadata.mode() & RUN != 0 => Ok(true),
+        Some((at, _)) => Err(PathError::NoProgram { path: at }),
+    }
+}
+
+/// Whether there is anything at `path`, which must be absolute: a library, or a folder of them.
+pub(crate) fn anything(path: &Path) -> Result<bool, PathError> {
+    Ok(walk(path)?.is_some())
+}
+
+/// Follows `path` to what is there.
+fn walk(path: &Path) -> Result<Option<(PathBuf, Metadata)>, PathError> {
     // Where this software does not run as root, its own user's files are as good as its own program.
     let own = rustix::process::geteuid().as_raw();
     let mut parts: VecDeque<OsString> = names(path);
@@ -49,7 +63,7 @@ pub(crate) fn present(path: &Path) -> Result<bool, PathError> {
         }
         let next = at.join(&part);
         last = look(&next)?;
-        let Some(metadata) = &last else { return Ok(false) };
+        let Some(metadata) = &last else { return Ok(None) };
         if !metadata.is_symlink() {
             check(&next, Some(metadata), own)?;
             at = next;
@@ -68,10 +82,7 @@ pub(crate) fn present(path: &Path) -> Result<bool, PathError> {
             parts.push_front(name);
         }
     }
-    match last {
-        Some(metadata) if metadata.is_file() && metadata.mode() & RUN != 0 => Ok(true),
-        _ => Err(PathError::NoProgram { path: at }),
-    }
+    Ok(last.map(|metadata| (at, metadata)))
 }
 
 fn names(path: &Path) -> VecDeque<OsString> {
@@ -109,10 +120,10 @@ mod tests {
 
     #[test]
     fn system_programs_are_fine_and_absent_ones_are_absent() {
-        assert!(present(Path::new("/bin/sh")).unwrap());
-        assert!(!present(Path::new("/usr/bin/no-such-python")).unwrap());
-        assert!(matches!(present(Path::new("/usr")), Err(PathError::NoProgram { .. })));
-        assert!(matches!(present(Path::new("/etc/passwd")), Err(PathError::NoProgram { .. })));
+        assert!(program(Path::new("/bin/sh")).unwrap());
+        assert!(!program(Path::new("/usr/bin/no-such-python")).unwrap());
+        assert!(matches!(program(Path::new("/usr")), Err(PathError::NoProgram { .. })));
+        assert!(matches!(program(Path::new("/etc/passwd")), Err(PathError::NoProgram { .. })));
     }
 
     #[test]
@@ -121,14 +132,14 @@ mod tests {
         let folder = tempfile::Builder::new().prefix("aimaster-path-").tempdir_in("/tmp").unwrap();
         let program = folder.path().join("python3");
         std::fs::copy("/bin/true", &program).unwrap();
-        assert!(matches!(present(&program), Err(PathError::Open { .. })));
+        assert!(matches!(program(&program), Err(PathError::Open { .. })));
         let Ok(closed) = tempfile::Builder::new().prefix("aimaster-path-").tempdir_in("/var/lib") else {
             assert!(!rustix::process::geteuid().is_root());
             return;
         };
         let link = closed.path().join("link");
         symlink(&program, &link).unwrap();
-        assert!(matches!(present(&link), Err(PathError::Open { .. })));
+        assert!(matches!(program(&link), Err(PathError::Open { .. })));
         let own = closed.path().join("python3");
         std::fs::copy("/bin/true", &own).unwrap();
         let relative = closed.path().join("relative");
@@ -137,11 +148,11 @@ mod tests {
             &relative,
         )
         .unwrap();
-        assert!(present(&own).unwrap() && present(&relative).unwrap());
+        assert!(program(&own).unwrap() && program(&relative).unwrap());
         std::fs::set_permissions(&own, PermissionsExt::from_mode(0o775)).unwrap();
-        assert!(matches!(present(&relative), Err(PathError::Open { mode: 0o775, .. })));
+        assert!(matches!(program(&relative), Err(PathError::Open { mode: 0o775, .. })));
         let circle = closed.path().join("circle");
         symlink(&circle, &circle).unwrap();
-        assert!(matches!(present(&circle), Err(PathError::Links { .. })));
+        assert!(matches!(program(&circle), Err(PathError::Links { .. })));
     }
 }

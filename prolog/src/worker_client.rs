@@ -15,7 +15,9 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use crate::protocol::{Answer, Call, DataKey, Decoder, FrameError, Listen, Reply, Request, encode};
+use crate::protocol::{
+    Answer, Call, DataKey, Decoder, Devices, FrameError, Listen, Opened, Reply, Request, encode,
+};
 
 pub use user::UserError;
 
@@ -48,6 +50,10 @@ pub struct Options {
     pub port_last: u16,
     /// The job.
     pub job_id: u32,
+    /// The GPUs to open; `None`: the host engine.
+    pub devices: Option<Devices>,
+    /// All of its environment.
+    pub environment: Vec<(String, String)>,
 }
 
 /// Why a worker did not do what it was asked.
@@ -161,6 +167,18 @@ impl Worker {
         }
     }
 
+    /// Has it load the CUDA engine's libraries and open the GPUs, rank i being the i-th of them.
+    pub async fn open(&mut self) -> Result<Opened, WorkerError> {
+        let Some(devices) = self.options.devices.clone() else {
+            return Err(WorkerError::Refused { message: "the host engine has no GPUs to open".to_owned() });
+        };
+        let within = Duration::from_millis(devices.limit_ms) + START_WAIT;
+        match self.call(Request::Open(devices), within).await? {
+            Reply::Opened(opened) => Ok(opened),
+            other => Err(refusal(other)),
+        }
+    }
+
     /// Tells it who this node is and the key of the data connections, once the rendezvous is over.
     pub async fn join(&mut self, node: NodeId, key: DataKey, within: Duration) -> Result<(), WorkerError> {
         self.joined = Some((node, key));
@@ -217,6 +235,13 @@ impl Worker {
         self.restarts += 1;
         self.process = Some(Process::start(&self.path, &self.options)?);
         self.hello(START_WAIT).await?;
+        if let Some(devices) = self.options.devices.clone() {
+            let within = Duration::from_millis(devices.limit_ms) + START_WAIT;
+            match self.ask(Request::Open(devices), within).await? {
+                Reply::Opened(_) => {}
+                other => return Err(refusal(other)),
+            }
+        }
         if let Some((node, key)) = self.joined {
             match self.ask(Request::Join { node, key }, START_WAIT).await? {
                 Reply::Ready => {}
@@ -270,6 +295,7 @@ impl Process {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .env_clear()
+            .envs(options.environment.iter().map(|(name, value)| (name, value)))
             .current_dir("/")
             .kill_on_drop(true);
         if let Some((uid, gid)) = identity {

@@ -50,6 +50,8 @@ impl Job {
                 engine: Engine::Host,
                 address: None,
                 rank_ports,
+                gpus: Vec::new(),
+                libraries: String::new(),
                 unable: None,
             };
             let seen_address = IpAddr::V4(Ipv4Addr::LOCALHOST);

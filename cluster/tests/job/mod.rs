@@ -71,6 +71,8 @@ pub fn facts() -> NodeFacts {
         engine: Engine::Host,
         address: Some(HOME),
         rank_ports: vec![1, 2],
+        gpus: Vec::new(),
+        libraries: "NCCL 2.28.9".into(),
         unable: None,
     }
 }

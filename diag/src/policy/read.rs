@@ -14,7 +14,9 @@ use crate::policy::slots::{
     read_words,
 };
 use crate::policy::tree::read_toml;
-use crate::policy::{Actions, Checks, ControllerLost, HostEngine, Network, Paths, Policy, Time, Undecided};
+use crate::policy::{
+    Actions, Checks, ControllerLost, CudaEngine, HostEngine, Network, Paths, Policy, Time, Undecided,
+};
 use crate::request::FailAction;
 use crate::request::mistake::{Mistake, Mistakes, Origin, quoted};
 use crate::request::values::{CheckList, name_list, parse_action};
@@ -70,6 +72,7 @@ impl Policy {
             with(&mut top, "time", m, |section, m| read_time(section, &mut policy.time, m));
             with(&mut top, "network", m, |section, m| read_network(section, &mut policy.network, m));
             with(&mut top, "host", m, |section, m| read_host(section, &mut policy.host, m));
+            with(&mut top, "cuda", m, |section, m| read_cuda(section, &mut policy.cuda, m));
             with(&mut top, "paths", m, |section, m| read_paths(section, &mut policy.paths, m));
             with(&mut top, "nccl", m, |section, m| {
                 if let Some(env) = section.section("env", m) {
@@ -243,10 +246,23 @@ fn read_network(section: &mut Section<'_>, network: &mut Network, m: &mut Mistak
 
 fn read_host(section: &mut Section<'_>, host: &mut HostEngine, m: &mut Mistakes) {
     read_integer(section, "ranks_per_node", 1..=64, &mut host.ranks_per_node, m);
+    read_window(section, &mut host.seconds_per_check, m);
+}
+
+fn read_window(section: &mut Section<'_>, window: &mut f64, m: &mut Mistakes) {
     // Below 50 ms a window measures the scheduler; a minute of each check is no longer a check before start.
     let accepts = |seconds: f64| (0.05..=60.0).contains(&seconds);
-    let wanted = "a number from 0.05 to 60";
-    read_number(section, "seconds_per_check", (accepts, wanted), &mut host.seconds_per_check, m);
+    read_number(section, "seconds_per_check", (accepts, "a number from 0.05 to 60"), window, m);
+}
+
+fn read_cuda(section: &mut Section<'_>, cuda: &mut CudaEngine, m: &mut Mistakes) {
+    read_window(section, &mut cuda.seconds_per_check, m);
+    read_integer(section, "start_s", 1..=600, &mut cuda.start_s, m);
+    read_boolean(section, "nvls", &mut cuda.nvls, m);
+    read_path(section, "nccl", PathRule::AbsoluteOrNone, &mut cuda.nccl, m);
+    read_path(section, "cublas_lt", PathRule::AbsoluteOrNone, &mut cuda.cublas_lt, m);
+    read_path(section, "driver", PathRule::AbsoluteOrNone, &mut cuda.driver, m);
+    read_path(section, "nvml", PathRule::AbsoluteOrNone, &mut cuda.nvml, m);
 }
 
 fn read_paths(section: &mut Section<'_>, paths: &mut Paths, m: &mut Mistakes) {

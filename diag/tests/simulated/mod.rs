@@ -70,6 +70,8 @@ impl Job {
                         engine: Engine::Host,
                         address: None,
                         rank_ports: vec![1, 2],
+                        gpus: Vec::new(),
+                        libraries: String::new(),
                         unable: None,
                     },
                     seen_address: IpAddr::V4(Ipv4Addr::LOCALHOST),

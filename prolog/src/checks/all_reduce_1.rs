@@ -7,7 +7,7 @@ use diag::facts::NodeFacts;
 use diag::measurement::{CheckError, ErrorKind, Measurement, Subject};
 
 use super::collective::{ask, numbers};
-use super::{Check, Context, Run, Support, host_with_two_ranks};
+use super::{Check, Context, Run, Support, with_two_ranks};
 use crate::protocol::{Collected, Collective, Member, Tag, Unreachable};
 
 /// The check.
@@ -19,7 +19,7 @@ impl Check for AllReduce1 {
     }
 
     fn supported(&self, facts: &NodeFacts) -> Support {
-        host_with_two_ranks(facts)
+        with_two_ranks(facts)
     }
 
     fn run<'a>(&'a self, cx: &'a mut Context<'_>) -> Run<'a> {

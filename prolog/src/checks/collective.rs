@@ -7,7 +7,7 @@ use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use diag::round::{Purpose, Round};
 
 use super::context::Span;
-use super::{Check, Context, Run, Support, host_only};
+use super::{Check, Context, Run, Support, with_a_rank};
 use crate::protocol::{Busbw, Collected, Collective, Member, Reply, Request, Tag, Unreachable};
 
 /// A check that measures one collective.
@@ -24,7 +24,7 @@ impl Check for CollectiveCheck {
     }
 
     fn supported(&self, facts: &NodeFacts) -> Support {
-        host_only(facts)
+        with_a_rank(facts)
     }
 
     fn run<'a>(&'a self, cx: &'a mut Context<'_>) -> Run<'a> {
@@ -126,7 +126,9 @@ pub(super) fn numbers(
     rate.detail = if busbw.limited {
         format!("the limit ran out: {} bytes in {:.2} s", busbw.moved_bytes, busbw.seconds)
     } else {
-        format!("{} bytes, {} {what} in {:.2} s", busbw.bytes, busbw.iterations, busbw.seconds)
+        let smaller: String =
+            busbw.smaller.iter().map(|(bytes, rate)| format!("; {bytes} bytes {rate:.1} GB/s")).collect();
+        format!("{} bytes, {} {what} in {:.2} s{smaller}", busbw.bytes, busbw.iterations, busbw.seconds)
     };
     let correct = busbw.right.map(|right| {
         let mut correct = cx.measurement(Metric::Correct, subject, right, span);

@@ -1,12 +1,12 @@
 //! `comp_comm_overlap`: products and an all-reduce inside the node, each alone and then both at once.
 
 use diag::check::{CheckName, CheckSpec};
-use diag::facts::NodeFacts;
+use diag::facts::{Engine, NodeFacts};
 use diag::measurement::{CheckError, Measurement, Metric, Subject};
 
 use super::context::Span;
-use super::{Check, Context, Run, Support, all_reduce_1, host_with_two_ranks};
-use crate::protocol::{Overlap, Overlapped, Reply, Request, Tag};
+use super::{Check, Context, Run, Support, all_reduce_1, gemm_flops, with_two_ranks};
+use crate::protocol::{Busbw, Overlap, Overlapped, Products, Reply, Request, Tag};
 
 /// The check.
 pub(super) struct CompCommOverlap;
@@ -17,7 +17,7 @@ impl Check for CompCommOverlap {
     }
 
     fn supported(&self, facts: &NodeFacts) -> Support {
-        host_with_two_ranks(facts)
+        with_two_ranks(facts)
     }
 
     fn run<'a>(&'a self, cx: &'a mut Context<'_>) -> Run<'a> {
@@ -44,6 +44,13 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
         return Err(cx.starved("matrix product"));
     }
     let subject = Subject::Node { node: cx.me };
+    if cx.policy.engine == Engine::Cuda {
+        let mut measurements = of_gpus(cx, (&products_alone, &products), span);
+        measurements.push(rate(cx, subject.clone(), &busbw_alone, &busbw, span));
+        let sums = [busbw_alone.right, busbw.right].into_iter().flatten().fold(1.0, f64::min);
+        measurements.push(cx.measurement(Metric::Correct, subject, sums, span));
+        return Ok(measurements);
+    }
     let mut flops = cx.measurement(Metric::Flops, subject.clone(), products.tflop_per_s, span);
     flops.detail = format!(
         "{}; {:.4} TFLOP/s alone",
@@ -51,20 +58,35 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
         products_alone.tflop_per_s
     );
     flops.samples = products.per_rank;
-    let mut rate = cx.measurement(Metric::Busbw, subject.clone(), busbw.gb_per_s, span);
-    rate.detail = format!(
-        "{}; {:.3} GB/s alone{}",
-        slow_down("products", busbw_alone.gb_per_s, busbw.gb_per_s),
-        busbw_alone.gb_per_s,
-        if busbw.limited { "; the limit ran out" } else { "" }
-    );
-    rate.samples = busbw.samples;
+    let rate = rate(cx, subject.clone(), &busbw_alone, &busbw, span);
     let sums = [busbw_alone.right, busbw.right].into_iter().flatten().fold(1.0, f64::min);
     let multiplied = products_alone.right.min(products.right);
     let mut correct = cx.measurement(Metric::Correct, subject, sums.min(multiplied), span);
     correct.detail =
         format!("share of right products {multiplied}, of right sums {sums}, the worse of alone and at once");
     Ok(vec![flops, rate, correct])
+}
+
+fn rate(cx: &Context<'_>, subject: Subject, alone: &Busbw, at_once: &Busbw, span: Span) -> Measurement {
+    let mut rate = cx.measurement(Metric::Busbw, subject, at_once.gb_per_s, span);
+    rate.detail = format!(
+        "{}; {:.3} GB/s alone{}",
+        slow_down("products", alone.gb_per_s, at_once.gb_per_s),
+        alone.gb_per_s,
+        if at_once.limited { "; the limit ran out" } else { "" }
+    );
+    rate.samples.clone_from(&at_once.samples);
+    rate
+}
+
+/// The products of each GPU beside the all-reduce.
+fn of_gpus(cx: &Context<'_>, (alone, at_once): (&Products, &Products), span: Span) -> Vec<Measurement> {
+    let mut measurements = gemm_flops::of_gpus(cx, at_once, span);
+    let rates = measurements.iter_mut().filter(|one| one.metric == Metric::Flops);
+    for (one, alone) in rates.zip(&alone.per_rank) {
+        one.detail = format!("{}; {alone:.1} TFLOP/s alone", slow_down("all-reduce", *alone, one.value));
+    }
+    measurements
 }
 
 /// What `beside` costs, for a person.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use diag::check::CheckName;
-use diag::facts::{Joined, NodeId, Roster};
+use diag::facts::{Engine, GpuName, Joined, NodeId, Roster};
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use diag::policy::Policy;
 use diag::round::Round;
@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use crate::protocol::{Member, Reply, Request, Tag, Target};
 use crate::worker_client::{Worker, WorkerError};
 
-/// A check's own limit in windows of the host engine.
+/// A check's own limit in windows.
 const LIMIT_WINDOWS: u32 = 10;
 
 /// How much later than its limit a worker may answer: the product in hand, a poll interval and a busy
@@ -52,22 +52,54 @@ const PRIMITIVES: u32 = 2;
 pub fn round_limit(policy: &Policy, check: CheckName) -> Duration {
     let torch = Duration::from_secs(policy.time.torch_start_s.into());
     let start = if check == CheckName::PytorchGloo2 { torch } else { Duration::ZERO };
-    (window(policy) * LIMIT_WINDOWS + ANSWER_GRACE) * PRIMITIVES + start
+    (limit(policy, check) + ANSWER_GRACE) * PRIMITIVES + start
 }
 
-fn window(policy: &Policy) -> Duration {
-    Duration::try_from_secs_f64(policy.host.seconds_per_check).unwrap_or(Duration::MAX / 1000)
+/// Whether the CUDA engine measures a check: the two that are about TCP measure the same on every node.
+fn on_gpus(policy: &Policy, check: CheckName) -> bool {
+    policy.engine == Engine::Cuda && !matches!(check, CheckName::NetworkConnectivity | CheckName::PytorchGloo2)
+}
+
+fn window(policy: &Policy, check: CheckName) -> Duration {
+    let seconds =
+        if on_gpus(policy, check) { policy.cuda.seconds_per_check } else { policy.host.seconds_per_check };
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 1000)
+}
+
+fn limit(policy: &Policy, check: CheckName) -> Duration {
+    let start = if on_gpus(policy, check) { policy.cuda.start_s } else { 0 };
+    window(policy, check) * LIMIT_WINDOWS + Duration::from_secs(start.into())
 }
 
 impl Context<'_> {
-    /// One window of the host engine, ms.
+    /// One window of this round's check, ms.
     pub(super) fn window_ms(&self) -> u64 {
-        u64::try_from(window(self.policy).as_millis()).unwrap_or(u64::MAX).max(1)
+        u64::try_from(window(self.policy, self.round.check).as_millis()).unwrap_or(u64::MAX).max(1)
     }
 
     /// A check's own limit, ms.
     pub(super) fn limit_ms(&self) -> u64 {
-        self.window_ms().saturating_mul(u64::from(LIMIT_WINDOWS))
+        u64::try_from(limit(self.policy, self.round.check).as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// How many ranks this node has.
+    pub(super) fn ranks(&self) -> u32 {
+        match self.policy.engine {
+            Engine::Host => self.policy.host.ranks_per_node,
+            Engine::Cuda => u32::try_from(self.gpus().len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// This node's GPUs, rank by rank; none on the host engine.
+    pub(super) fn gpus(&self) -> &[GpuName] {
+        let entry = self.roster.nodes.get(self.me as usize);
+        entry.and_then(|entry| entry.joined.as_ref()).map_or(&[], |joined| &joined.facts.gpus)
+    }
+
+    /// The GPU that is this node's rank `rank`.
+    pub(super) fn gpu(&self, rank: u32) -> Subject {
+        let index = self.gpus().get(rank as usize).map_or(rank, |gpu| gpu.index);
+        Subject::Gpu { node: self.me, index }
     }
 
     /// How long torch may take to start, ms.

@@ -1,12 +1,14 @@
 //! `gemm_flops`: matrix products on all ranks of the node at once. On the host engine the finished products of
-//! a window are counted, because the best single one hides a processor limit.
+//! a window are counted, because the best single one hides a processor limit; of GPUs each is measured by itself, by
+//! its own events.
 
 use diag::check::{CheckName, CheckSpec};
-use diag::facts::NodeFacts;
+use diag::facts::{Engine, NodeFacts};
 use diag::measurement::{CheckError, Measurement, Metric, Subject};
 
-use super::{Check, Context, Run, Support, host_only};
-use crate::protocol::{Reply, Request};
+use super::context::Span;
+use super::{Check, Context, Run, Support, with_a_rank};
+use crate::protocol::{Products, Reply, Request};
 
 /// The check.
 pub(super) struct GemmFlops;
@@ -17,7 +19,7 @@ impl Check for GemmFlops {
     }
 
     fn supported(&self, facts: &NodeFacts) -> Support {
-        host_only(facts)
+        with_a_rank(facts)
     }
 
     fn run<'a>(&'a self, cx: &'a mut Context<'_>) -> Run<'a> {
@@ -26,11 +28,14 @@ impl Check for GemmFlops {
 }
 
 async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
-    let (window_ms, limit_ms, ranks) = (cx.window_ms(), cx.limit_ms(), cx.policy.host.ranks_per_node);
+    let (window_ms, limit_ms, ranks) = (cx.window_ms(), cx.limit_ms(), cx.ranks());
     let (reply, span) = cx.call(Request::Product { window_ms, limit_ms, ranks }, limit_ms).await?;
     let Reply::Product(products) = reply else { return Err(cx.nonsense(&reply)) };
     if products.products == 0 {
         return Err(cx.starved("matrix product"));
+    }
+    if cx.policy.engine == Engine::Cuda {
+        return Ok(of_gpus(cx, &products, span));
     }
     let subject = Subject::Node { node: cx.me };
     let mut flops = cx.measurement(Metric::Flops, subject.clone(), products.tflop_per_s, span);
@@ -38,4 +43,27 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
     flops.samples = products.per_rank;
     let correct = cx.measurement(Metric::Correct, subject, products.right, span);
     Ok(vec![flops, correct])
+}
+
+/// The rate, the right results and the bits of each GPU's product.
+pub(super) fn of_gpus(cx: &Context<'_>, products: &Products, span: Span) -> Vec<Measurement> {
+    let mut measurements = Vec::new();
+    for (rank, rate) in (0..).zip(&products.per_rank) {
+        let gpu = cx.gpu(rank);
+        let model = cx.gpus().get(rank as usize).map_or("", |gpu| gpu.model.as_str());
+        let mut flops = cx.measurement(Metric::Flops, gpu.clone(), *rate, span);
+        flops.detail = model.to_owned();
+        let wrong = products.wrong.iter().find(|(at, _)| *at == rank);
+        let mut correct =
+            cx.measurement(Metric::Correct, gpu.clone(), if wrong.is_some() { 0.0 } else { 1.0 }, span);
+        correct.detail = wrong.map(|(_, why)| why.clone()).unwrap_or_default();
+        measurements.extend([flops, correct]);
+        if let Some(bits) = products.fingerprints.get(rank as usize) {
+            // The upper 53 bits are exact in a double.
+            let mut print = cx.measurement(Metric::Fingerprint, gpu, (bits >> 11) as f64, span);
+            print.detail = model.to_owned();
+            measurements.push(print);
+        }
+    }
+    measurements
 }

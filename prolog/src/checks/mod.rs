@@ -21,7 +21,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use diag::check::{CheckName, CheckSpec};
-use diag::facts::NodeFacts;
+use diag::facts::{Engine, NodeFacts};
 use diag::measurement::{CheckError, Measurement};
 
 pub use context::{Context, round_limit};
@@ -71,35 +71,36 @@ pub fn get(name: CheckName) -> Option<&'static dyn Check> {
     ALL.iter().copied().find(|check| check.spec().name == name)
 }
 
-/// A check that only the host engine can do so far.
-fn host_only(facts: &NodeFacts) -> Support {
-    match facts.engine {
-        diag::facts::Engine::Host => Support::Yes,
-        diag::facts::Engine::Cuda => Support::No("this build measures it on the host engine only".to_owned()),
+/// A check that both engines do, on a node that has something to measure.
+fn with_a_rank(facts: &NodeFacts) -> Support {
+    if facts.engine == Engine::Cuda && facts.gpus.is_empty() {
+        return Support::No("the job holds no GPU on this node".to_owned());
     }
+    Support::Yes
 }
 
 /// The same for a check that needs at least two ranks on the node.
-fn host_with_two_ranks(facts: &NodeFacts) -> Support {
-    match host_only(facts) {
-        Support::Yes if facts.rank_ports.len() < 2 => {
+fn with_two_ranks(facts: &NodeFacts) -> Support {
+    match (with_a_rank(facts), facts.engine) {
+        (Support::Yes, Engine::Host) if facts.rank_ports.len() < 2 => {
             Support::No("one rank on this node: nothing to reduce (host.ranks_per_node)".to_owned())
         }
-        support => support,
+        (Support::Yes, Engine::Cuda) if facts.gpus.len() < 2 => {
+            Support::No("one GPU on this node: nothing to reduce".to_owned())
+        }
+        (support, _) => support,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use diag::facts::Engine;
-
     use super::*;
 
     #[test]
-    fn every_host_row_of_the_registry_is_here_and_the_reverse() {
+    fn every_row_of_the_registry_is_here_and_the_reverse() {
         let registry: Vec<_> = diag::check::ALL
             .iter()
-            .filter(|spec| spec.engines.contains(&Engine::Host))
+            .filter(|spec| spec.engines == [Engine::Host, Engine::Cuda])
             .map(|spec| spec.name)
             .collect();
         let here: Vec<_> = ALL.iter().map(|check| check.spec().name).collect();
@@ -108,13 +109,15 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_another_engine_is_skipped_with_a_reason() {
+    fn a_node_without_a_gpu_is_skipped_with_a_reason() {
         let facts = NodeFacts {
             version: String::new(),
             request_digest: String::new(),
             engine: Engine::Cuda,
             address: None,
             rank_ports: vec![1, 2],
+            gpus: Vec::new(),
+            libraries: String::new(),
             unable: None,
         };
         for check in ALL {

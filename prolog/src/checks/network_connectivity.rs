@@ -7,7 +7,7 @@ use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use diag::round::Mode;
 
 use super::context::Span;
-use super::{Check, Context, Run, Support, host_only};
+use super::{Check, Context, Run, Support, with_a_rank};
 use crate::protocol::{
     MAX_SAMPLES, Member, PortResult, Reached, Reply, Request, SegmentSource, Tag, Target, Transferred,
     Unreachable,
@@ -29,7 +29,7 @@ impl Check for NetworkConnectivity {
     }
 
     fn supported(&self, facts: &NodeFacts) -> Support {
-        host_only(facts)
+        with_a_rank(facts)
     }
 
     fn run<'a>(&'a self, cx: &'a mut Context<'_>) -> Run<'a> {

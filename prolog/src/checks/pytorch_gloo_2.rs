@@ -6,7 +6,7 @@ use diag::facts::{NodeFacts, NodeId};
 use diag::measurement::{CheckError, ErrorKind, Measurement, Subject};
 
 use super::collective::{numbers, unreachable};
-use super::{Check, Context, Run, Support, host_only};
+use super::{Check, Context, Run, Support, with_a_rank};
 use crate::protocol::{Collected, Collective, Gloo, Glooed, Reply, Request};
 use crate::trusted_path;
 
@@ -19,7 +19,7 @@ impl Check for PytorchGloo2 {
     }
 
     fn supported(&self, facts: &NodeFacts) -> Support {
-        host_only(facts)
+        with_a_rank(facts)
     }
 
     fn run<'a>(&'a self, cx: &'a mut Context<'_>) -> Run<'a> {
@@ -33,7 +33,7 @@ fn environment(message: String) -> CheckError {
 
 async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
     let path = &cx.policy.paths.python;
-    let there = trusted_path::present(path).map_err(|error| environment(format!("paths.python: {error}")))?;
+    let there = trusted_path::program(path).map_err(|error| environment(format!("paths.python: {error}")))?;
     let python = there.then(|| path.clone());
     let mut measurements = Vec::new();
     for (tag, group) in cx.groups() {

@@ -3,6 +3,7 @@
 
 mod authenticate;
 mod confine;
+mod cuda;
 mod exchange;
 mod host;
 mod launch;
@@ -21,6 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::protocol::{Answer, Call, Decoder, Reply, Request, encode};
+use cuda::Cuda;
 use host::Host;
 use timed::Cancel;
 
@@ -70,6 +72,7 @@ struct Worker {
     replies: Arc<Mutex<UnixStream>>,
     listeners: Vec<TcpListener>,
     host: Option<Arc<Host>>,
+    cuda: Option<Arc<Cuda>>,
     job: Option<Job>,
 }
 
@@ -77,7 +80,7 @@ impl Worker {
     fn new(socket: &UnixStream) -> std::io::Result<Self> {
         socket.set_write_timeout(Some(SEND_WAIT))?;
         let replies = Arc::new(Mutex::new(socket.try_clone()?));
-        Ok(Self { replies, listeners: Vec::new(), host: None, job: None })
+        Ok(Self { replies, listeners: Vec::new(), host: None, cuda: None, job: None })
     }
 
     /// Reads requests until the socket ends. Returning ends the process, whatever its threads do.
@@ -125,6 +128,13 @@ impl Worker {
                 }
                 Err(error) => Reply::Failed { message: error.to_string() },
             },
+            Request::Open(wanted) => match Cuda::open(&wanted) {
+                Ok((cuda, opened)) => {
+                    self.cuda = Some(Arc::new(cuda));
+                    Reply::Opened(opened)
+                }
+                Err(message) => Reply::Failed { message },
+            },
             Request::Join { .. } if self.host.is_some() => {
                 Reply::Failed { message: "this worker has joined already".to_owned() }
             }
@@ -146,10 +156,14 @@ impl Worker {
             let message = "a primitive was asked for before Join".to_owned();
             return send(&self.replies, id, Reply::Failed { message });
         };
+        let cuda = self.cuda.clone();
         let cancel = Cancel::default();
         let (replies, seen) = (Arc::clone(&self.replies), Arc::clone(&cancel));
         let thread = std::thread::Builder::new().name("primitive".to_owned()).spawn(move || {
-            let reply = catch_unwind(AssertUnwindSafe(|| host.measure(&primitive, &seen)))
+            let reply = catch_unwind(AssertUnwindSafe(|| {
+                let on_gpus = cuda.as_ref().and_then(|cuda| cuda.measure(&host, &primitive, &seen));
+                on_gpus.unwrap_or_else(|| host.measure(&primitive, &seen))
+            }))
                 .unwrap_or_else(|_| Reply::Failed { message: "the worker hit a bug (panic)".to_owned() });
             // A socket that can't be written to has ended: the reader sees that too, and ends the process.
             let _ = send(&replies, id, reply);

@@ -5,10 +5,11 @@ mod connect;
 mod duplex;
 mod gloo;
 mod overlap;
+pub(super) mod peer;
 mod product;
 mod segments;
 #[cfg(test)]
-mod testing;
+pub(super) mod testing;
 mod transfer;
 mod wake_up;
 
@@ -22,7 +23,7 @@ use diag::facts::NodeId;
 use super::authenticate::{self, Intent};
 use super::exchange::Exchange;
 use super::timed::{Cancel, Timed, Until, connect_within, words};
-use crate::protocol::{DataKey, Reply, Request};
+use crate::protocol::{DataKey, Reply, Request, Tag};
 use collective::Plan;
 
 /// How long a TCP connection may take: long enough for two lost SYNs (sent again after 1 s and 3 s), which is
@@ -55,6 +56,16 @@ impl Host {
     pub(super) fn start(node: NodeId, key: DataKey, listeners: &[TcpListener]) -> std::io::Result<Self> {
         let exchange = Exchange::start(node, key, listeners)?;
         Ok(Self { node, key, exchange, inputs: product::Inputs::default() })
+    }
+
+    /// This node.
+    pub(super) fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Drops connections that were left over from earlier rounds.
+    pub(super) fn begin(&self, tag: Tag) {
+        self.exchange.begin(tag.round);
     }
 
     /// Runs one primitive to its end, its limit, or until it is cancelled.
@@ -92,7 +103,11 @@ impl Host {
                 let until = Until::after(Duration::from_millis(*limit_ms), cancel);
                 transfer::run(self, *tag, *target, *bytes, &until)
             }
-            Request::Listen(_) | Request::Join { .. } | Request::Ping | Request::Stop => {
+            Request::Listen(_)
+            | Request::Open(_)
+            | Request::Join { .. }
+            | Request::Ping
+            | Request::Stop => {
                 Reply::Failed { message: "this request is no primitive".to_owned() }
             }
         }

@@ -12,18 +12,18 @@ use diag::facts::NodeId;
 use super::Host;
 use crate::protocol::{DataKey, Member, Tag, Target};
 
-pub(super) const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-pub(super) const TAG: Tag = Tag { round: 3, group: 1 };
-pub(super) const KEY: DataKey = DataKey([9; 32]);
+pub(in crate::worker) const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub(in crate::worker) const TAG: Tag = Tag { round: 3, group: 1 };
+pub(in crate::worker) const KEY: DataKey = DataKey([9; 32]);
 
 /// One node with its ranks.
-pub(super) struct Node {
+pub(in crate::worker) struct Node {
     pub host: Arc<Host>,
     pub members: Vec<Member>,
 }
 
 impl Node {
-    pub(super) fn with_key(node: NodeId, ranks: u32, key: DataKey) -> Self {
+    pub(in crate::worker) fn with_key(node: NodeId, ranks: u32, key: DataKey) -> Self {
         let listeners: Vec<_> = (0..ranks).map(|_| TcpListener::bind((LOCAL, 0)).unwrap()).collect();
         let members = (0..)
             .zip(&listeners)
@@ -37,11 +37,11 @@ impl Node {
         Self { host: Arc::new(Host::start(node, key, &listeners).unwrap()), members }
     }
 
-    pub(super) fn new(node: NodeId, ranks: u32) -> Self {
+    pub(in crate::worker) fn new(node: NodeId, ranks: u32) -> Self {
         Self::with_key(node, ranks, KEY)
     }
 
-    pub(super) fn target(&self) -> Target {
+    pub(in crate::worker) fn target(&self) -> Target {
         Target {
             node: self.members[0].node,
             address: LOCAL,
@@ -51,7 +51,7 @@ impl Node {
 }
 
 /// A port that stays silent like one behind a firewall that drops: its queue is full, so no connection is taken.
-pub(super) fn silent_port() -> u16 {
+pub(in crate::worker) fn silent_port() -> u16 {
     let listener = TcpListener::bind((LOCAL, 0)).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     let address = listener.local_addr().unwrap();
@@ -65,7 +65,7 @@ pub(super) fn silent_port() -> u16 {
 
 /// What a proxy does to the bytes from the connecting side.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Fault {
+pub(in crate::worker) enum Fault {
     /// Lets them through at so many bytes a second.
     Slow(f64),
     /// Lets so many through, then none.
@@ -77,7 +77,7 @@ pub(super) enum Fault {
 }
 
 /// A port that leads to `port` with a fault on the way.
-pub(super) fn proxy(port: u16, fault: Fault) -> u16 {
+pub(in crate::worker) fn proxy(port: u16, fault: Fault) -> u16 {
     let listener = TcpListener::bind((LOCAL, 0)).unwrap();
     let own = listener.local_addr().unwrap().port();
     thread::spawn(move || {

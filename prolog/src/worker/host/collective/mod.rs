@@ -268,6 +268,7 @@ fn measured(ranks: &[Progress]) -> Option<Busbw> {
         gb_per_s: slowest.gb_per_s(),
         bytes: slowest.bytes,
         samples: samples.to_vec(),
+        smaller: Vec::new(),
         iterations: slowest.iterations,
         right: (iterations > 0).then(|| right as f64 / iterations as f64),
         limited: ranks.iter().any(|rank| rank.limited),

@@ -11,7 +11,8 @@ use std::time::Duration;
 use super::collective::{self, Plan};
 use super::{Host, Until};
 use crate::protocol::{Busbw, Collective, Gloo, Glooed, MAX_SAMPLES, Member, Reply, Unreachable};
-use agree::{Done, End, Peer, Store, Torch};
+use super::peer::Peer;
+use agree::{Done, End, Store, Torch};
 use python::{Numbers, Order, Place, Python, Silence, Word};
 
 /// Gloo gets this long to connect and measure even where a check's limit is less: it waits in whole seconds.
@@ -342,5 +343,6 @@ fn busbw(numbers: Numbers) -> Busbw {
     let Numbers { gb_per_s, bytes, iterations, right, mut samples, seconds } = numbers;
     samples.truncate(MAX_SAMPLES);
     let moved_bytes = bytes.saturating_mul(iterations);
-    Busbw { gb_per_s, bytes, samples, iterations, right: Some(right), limited: false, moved_bytes, seconds }
+    let smaller = Vec::new();
+    Busbw { gb_per_s, bytes, samples, smaller, iterations, right: Some(right), limited: false, moved_bytes, seconds }
 }

@@ -1,0 +1,57 @@
+//! What is said about a node's GPUs and the libraries that drive them. How they are opened is in [`crate::worker`].
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// What [`super::Request::Open`] needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Devices {
+    /// The job's GPUs on this node as Slurm names them: indexes, UUIDs or PCI addresses, in order.
+    pub gpus: Vec<String>,
+    /// Where the libraries are.
+    pub libraries: Libraries,
+    /// How long all of it may take.
+    pub limit_ms: u64,
+}
+
+/// Files of libraries, or folders that hold them; empty: the loader's own search.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Libraries {
+    /// The driver.
+    pub driver: PathBuf,
+    /// cuBLASLt.
+    pub cublas_lt: PathBuf,
+    /// NCCL.
+    pub nccl: PathBuf,
+    /// NVML.
+    pub nvml: PathBuf,
+}
+
+/// What was opened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// Rank i is GPU i.
+    pub gpus: Vec<Device>,
+    /// Version of the CUDA driver interface, such as `13.0`.
+    pub cuda: String,
+    /// Version of NCCL, such as `2.28.9`.
+    pub nccl: String,
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Slurm's index: the minor number of its device file.
+    pub index: u32,
+    /// Model, such as `NVIDIA H200`.
+    pub name: String,
+    /// `GPU-...`.
+    pub uuid: String,
+    /// Address on the PCI bus.
+    pub pci: String,
+    /// Memory in all, bytes.
+    pub memory_bytes: u64,
+    /// Free memory when it was opened, bytes.
+    pub free_bytes: u64,
+}

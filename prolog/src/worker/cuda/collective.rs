@@ -1,0 +1,422 @@
+//! Collectives over NCCL: agreeing on a communicator, several message sizes, and a verified result. All ranks of a
+//! communicator take the same decisions, because each is taken on numbers that all of them have.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernels::collective::enqueue;
+use kernels::cuda::{self, Event};
+use kernels::nccl::{Comm, Nccl, NcclError, Place};
+
+use super::super::host::Host;
+use super::super::timed::Until;
+use super::agreement::{self, Agreed, Trouble, UniqueId};
+use super::gpu::{Gpu, Held, Members, limit, nccl_limit, words};
+use super::ranks::Ranks;
+use crate::protocol::{Busbw, Collected, Collective, Member, Reply, Tag, Unreachable};
+
+/// Sizes of messages: where latency rules, where bandwidth begins, and where NVLink's is reached. Larger ones are left
+/// out where the window or the memory is too short for them.
+const SIZES: [usize; 3] = [4 << 20, 64 << 20, 1 << 30];
+
+/// The message whose result is verified: every element of it.
+const VERIFIED: usize = 4 << 20;
+
+/// Untimed collectives of a size, so that buffers are registered and rings are warm.
+const WARM_UP: usize = 2;
+
+/// Timed collectives of a size: at least so many, so that one slow moment is not all, and at most so many.
+const TIMED: std::ops::RangeInclusive<usize> = 3..=100;
+
+/// Share of the limit in which a communicator must stand.
+const INIT_SHARE: f64 = 0.5;
+
+/// What this node has to do.
+pub(super) struct Work<'w> {
+    pub host: &'w Host,
+    pub nccl: Nccl,
+    pub tag: Tag,
+    pub collective: Collective,
+    pub window: Duration,
+}
+
+/// Why a rank has no number.
+#[derive(Debug, Clone)]
+pub(super) enum Failure {
+    /// Its communicator did not come up.
+    Init(String),
+    /// What was under way did not end, or broke off.
+    Died(String),
+    /// Its own trouble.
+    Own(String),
+}
+
+/// What one rank measured.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Measured {
+    /// Bytes and GB/s, from small to large.
+    pub sizes: Vec<(u64, f64)>,
+    pub iterations: u64,
+    pub right: bool,
+    pub seconds: f64,
+}
+
+/// Where a rank of this node stands in which communicator.
+#[derive(Debug, Clone)]
+pub(super) struct Seat {
+    pub members: Members,
+    pub place: Place,
+    pub agreed: Agreed,
+}
+
+/// Runs this node's ranks of every communicator, all at the same time.
+pub(super) fn run(ranks: &Ranks<Gpu>, work: &Work<'_>, communicators: &[Vec<Member>], until: &Until) -> Reply {
+    let begun = std::time::Instant::now();
+    let (seats, mut troubles) = match seats(ranks, work, communicators, until) {
+        Ok(seats) => seats,
+        Err(message) => return Reply::Failed { message },
+    };
+    let seats = Arc::new(seats);
+    let (nccl, collective, window) = (work.nccl, work.collective, work.window);
+    let (mine, their) = (Arc::clone(&seats), until.clone());
+    let done = ranks.each(until, move |rank, gpu| {
+        let (at, seat) = mine.get(&rank)?;
+        let result = join(gpu, nccl, seat, &their).and_then(|()| {
+            let result = measure(gpu, seat, collective, window, &their);
+            if result.is_err() {
+                // A communicator that failed can't serve again.
+                gpu.comms.remove(&seat.members);
+            }
+            result
+        });
+        Some((*at, result))
+    });
+    let mut results: BTreeMap<usize, Vec<Result<Measured, Failure>>> = BTreeMap::new();
+    for (rank, one) in done.into_iter().enumerate() {
+        match one {
+            Some(Some((at, result))) => results.entry(at).or_default().push(result),
+            Some(None) => {}
+            None => {
+                if let Some((at, _)) = seats.get(&rank) {
+                    let died = Failure::Died(format!("rank {rank} did not come to an end"));
+                    results.entry(*at).or_default().push(Err(died));
+                }
+            }
+        }
+    }
+    let mut collected = Vec::new();
+    for (at, members) in communicators.iter().enumerate() {
+        if let Some(way) = troubles.remove(&at) {
+            collected.push(Collected::Unreachable(vec![way]));
+            continue;
+        }
+        let results = results.remove(&at).unwrap_or_default();
+        match sum_up(work, members, results, begun.elapsed().as_secs_f64()) {
+            Ok(one) => collected.push(one),
+            Err(message) => return Reply::Failed { message },
+        }
+    }
+    Reply::Collective(collected)
+}
+
+/// Which rank of this node sits where, and the ways between nodes that keep a communicator from being agreed on.
+pub(super) type Seats = (BTreeMap<usize, (usize, Seat)>, BTreeMap<usize, Unreachable>);
+
+pub(super) fn seats(
+    ranks: &Ranks<Gpu>,
+    work: &Work<'_>,
+    communicators: &[Vec<Member>],
+    until: &Until,
+) -> Result<Seats, String> {
+    let (mut seats, mut troubles) = (BTreeMap::new(), BTreeMap::new());
+    for (at, members) in communicators.iter().enumerate() {
+        let names: Members = members.iter().map(|member| (member.node, member.rank)).collect();
+        let mine: Vec<usize> =
+            (0..members.len()).filter(|&place| members[place].node == work.host.node()).collect();
+        if mine.is_empty() || members.len() < 2 {
+            return Err("a communicator needs two ranks, one of them of this node".to_owned());
+        }
+        let held = held(ranks, &names, members, &mine, until);
+        let half = until.at_most(until.left().mul_f64(INIT_SHARE));
+        let name = || work.nccl.unique_id(half.left()).map_err(words);
+        match agreement::agree(work.host, work.tag, members, held.as_ref(), name, &half) {
+            Ok(agreed) => {
+                for place in mine {
+                    let rank = members[place].rank as usize;
+                    if rank >= ranks.count() {
+                        return Err(format!("rank {rank} is none of the {} of this node", ranks.count()));
+                    }
+                    let (ranks, place) = (count(members.len()), count(place));
+                    let place = Place { ranks, rank: place };
+                    let seat = Seat { members: names.clone(), place, agreed: agreed.clone() };
+                    if seats.insert(rank, (at, seat)).is_some() {
+                        return Err("a rank can't be in two communicators at a time".to_owned());
+                    }
+                }
+            }
+            Err(Trouble::Unreachable(way)) => _ = troubles.insert(at, way),
+            Err(Trouble::ElsewhereBroken) => {
+                return Err("the first node of the communicator could not make it".to_owned());
+            }
+            Err(Trouble::Own(message)) => return Err(message),
+        }
+    }
+    Ok((seats, troubles))
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// The name of the communicator that all of this node's ranks hold for these members, if they do.
+fn held(
+    ranks: &Ranks<Gpu>,
+    names: &Members,
+    members: &[Member],
+    mine: &[usize],
+    until: &Until,
+) -> Option<UniqueId> {
+    let wanted: Vec<usize> = mine.iter().map(|&place| members[place].rank as usize).collect();
+    let names = names.clone();
+    let found = ranks.each(until, move |_, gpu| gpu.comms.get(&names).map(|held| held.id));
+    let mut ids = wanted.iter().map(|&rank| found.get(rank).copied().flatten().flatten());
+    let first = ids.next()??;
+    ids.all(|id| id == Some(first)).then_some(first)
+}
+
+/// Has a rank hold the communicator that was agreed on.
+pub(super) fn join(gpu: &mut Gpu, nccl: Nccl, seat: &Seat, until: &Until) -> Result<(), Failure> {
+    let Agreed::New(id) = seat.agreed else { return Ok(()) };
+    gpu.comms.remove(&seat.members);
+    gpu.context.bind().map_err(|error| Failure::Own(words(error)))?;
+    let patience = until.at_most(until.left().mul_f64(INIT_SHARE));
+    let comm = Comm::init(&nccl, &id, seat.place, nccl_limit(&patience))
+        .map_err(|error| Failure::Init(words(error)))?;
+    gpu.comms.insert(seat.members.clone(), Held { id, comm });
+    Ok(())
+}
+
+/// Verifies, then times the sizes that fit.
+pub(super) fn measure(
+    gpu: &mut Gpu,
+    seat: &Seat,
+    collective: Collective,
+    window: Duration,
+    until: &Until,
+) -> Result<Measured, Failure> {
+    let own = Failure::Own;
+    gpu.memory().map_err(own)?;
+    let (Some(memory), Some(held)) = (gpu.memory.as_mut(), gpu.comms.get_mut(&seat.members)) else {
+        return Err(own("the communicator or its memory is gone".to_owned()));
+    };
+    let mut rank = Rank {
+        place: seat.place,
+        expected: expected(collective, seat.place),
+        comm: &mut held.comm,
+        memory,
+        kernels: &gpu.kernels,
+        stream: &gpu.stream,
+        until,
+    };
+    let mut measured = Measured { right: rank.verify()?, ..Measured::default() };
+    let most = -rank.greatest(-(rank.memory.bytes() as f64))?;
+    let share = window.as_secs_f64() / SIZES.len() as f64;
+    let mut last: Option<(usize, f64)> = None;
+    for bytes in SIZES.into_iter().filter(|bytes| *bytes as f64 <= most) {
+        // What the last size took tells what this one will.
+        let guess = last.map_or(0.0, |(before, seconds)| seconds * bytes as f64 / before as f64);
+        if guess * (*TIMED.start() + WARM_UP) as f64 > share * 2.0 {
+            break;
+        }
+        let trial = rank.greatest(rank.timed(bytes, WARM_UP)?)?;
+        let fit = if trial > 0.0 { share / trial } else { 0.0 };
+        let times = (fit as usize).clamp(*TIMED.start(), *TIMED.end());
+        let seconds = rank.greatest(rank.timed(bytes, times)?)?;
+        let factor = collective.bus_factor(seat.place.ranks as usize);
+        measured.sizes.push((bytes as u64, factor * bytes as f64 / seconds / 1e9));
+        measured.iterations += (times + WARM_UP) as u64;
+        measured.seconds += seconds * times as f64;
+        last = Some((bytes, seconds));
+    }
+    Ok(measured)
+}
+
+/// The same collective as the kernels that verify it know it.
+pub(super) fn expected(collective: Collective, place: Place) -> cuda::Collective {
+    let Place { ranks, rank } = place;
+    match collective {
+        Collective::AllReduce => cuda::Collective::AllReduce { ranks },
+        Collective::AllGather => cuda::Collective::AllGather { ranks },
+        Collective::AllToAll => cuda::Collective::AllToAll { ranks, rank },
+    }
+}
+
+/// A rank at work.
+struct Rank<'r> {
+    place: Place,
+    expected: cuda::Collective,
+    comm: &'r mut Comm,
+    memory: &'r mut kernels::collective::Memory,
+    kernels: &'r cuda::Kernels,
+    stream: &'r cuda::Stream,
+    until: &'r Until,
+}
+
+impl Rank<'_> {
+    /// Whether every element is right.
+    fn verify(&mut self) -> Result<bool, Failure> {
+        let own = |error: cuda::CudaError| Failure::Own(words(error));
+        // All chunks are of the same size, and the whole result is looked at.
+        let chunk = VERIFIED / size_of::<f32>() / self.place.ranks as usize;
+        let elements = chunk.max(1) * self.place.ranks as usize;
+        let mut small = kernels::collective::Memory::new(self.kernels.context(), elements * size_of::<f32>())
+            .map_err(own)?;
+        self.kernels.fill_rank(self.stream, &mut small.send, self.place.rank).map_err(own)?;
+        small.receive.zero(self.stream).map_err(own)?;
+        let bytes = small.bytes();
+        enqueue(self.comm, self.expected, &mut small, bytes, self.stream, nccl_limit(self.until))
+            .map_err(|error| died(&error))?;
+        self.wait()?;
+        let wrong = self
+            .kernels
+            .count_wrong(self.stream, &small.receive, self.expected, limit(self.until))
+            .map_err(own)?;
+        Ok(wrong == 0)
+    }
+
+    /// Seconds of one of several collectives, by the GPU's clock.
+    fn timed(&mut self, bytes: usize, times: usize) -> Result<f64, Failure> {
+        let own = |error: cuda::CudaError| Failure::Own(words(error));
+        let (begin, end) = (
+            Event::new(self.kernels.context()).map_err(own)?,
+            Event::new(self.kernels.context()).map_err(own)?,
+        );
+        begin.record(self.stream).map_err(own)?;
+        for _ in 0..times {
+            enqueue(self.comm, self.expected, self.memory, bytes, self.stream, nccl_limit(self.until))
+                .map_err(|error| died(&error))?;
+        }
+        end.record(self.stream).map_err(own)?;
+        self.wait()?;
+        Ok(begin.ms_until(&end).map_err(own)? / 1e3 / times.max(1) as f64)
+    }
+
+    fn wait(&mut self) -> Result<(), Failure> {
+        finish(self.comm, &[self.stream], self.until)
+    }
+
+    /// The greatest of a number that each rank has, to the precision of a float: what all of them decide by.
+    fn greatest(&mut self, mine: f64) -> Result<f64, Failure> {
+        let own = |error: cuda::CudaError| Failure::Own(words(error));
+        let ranks = self.place.ranks as usize;
+        let gather = cuda::Collective::AllGather { ranks: self.place.ranks };
+        let mut small =
+            kernels::collective::Memory::new(self.kernels.context(), ranks * size_of::<f32>()).map_err(own)?;
+        let mut values = vec![0.0_f32; ranks];
+        values[0] = mine as f32;
+        small.send.write(self.stream, &values, limit(self.until)).map_err(own)?;
+        let bytes = small.bytes();
+        enqueue(self.comm, gather, &mut small, bytes, self.stream, nccl_limit(self.until))
+            .map_err(|error| died(&error))?;
+        self.wait()?;
+        let all = small.receive.read(self.stream, limit(self.until)).map_err(own)?;
+        Ok(all.into_iter().map(f64::from).fold(f64::NEG_INFINITY, f64::max))
+    }
+}
+
+/// Waits until everything on these streams is done, with an eye on the communicator.
+pub(super) fn finish(comm: &mut Comm, streams: &[&cuda::Stream], until: &Until) -> Result<(), Failure> {
+    let mut trouble = None;
+    let done = || {
+        streams.iter().all(|stream| {
+            stream.is_done().unwrap_or_else(|error| {
+                trouble.get_or_insert(words(error));
+                true
+            })
+        })
+    };
+    let finished = comm.wait("a collective", nccl_limit(until), done);
+    match (finished, trouble) {
+        (_, Some(error)) => Err(Failure::Own(error)),
+        (Ok(()), None) => Ok(()),
+        (Err(error), None) => Err(died(&error)),
+    }
+}
+
+pub(super) fn died(error: &NcclError) -> Failure {
+    Failure::Died(words(error))
+}
+
+/// The slowest of this node's ranks speaks for all.
+fn sum_up(
+    work: &Work<'_>,
+    members: &[Member],
+    results: Vec<Result<Measured, Failure>>,
+    seconds: f64,
+) -> Result<Collected, String> {
+    let mut measured = Vec::new();
+    let (mut init, mut died) = (None, None);
+    for result in results {
+        match result {
+            Ok(one) => measured.push(one),
+            Err(Failure::Own(message)) => return Err(message),
+            Err(Failure::Init(why)) => init = Some(why),
+            Err(Failure::Died(why)) => died = Some(why),
+        }
+    }
+    let me = work.host.node();
+    let elsewhere = members.iter().find(|member| member.node != me);
+    match (init, died, elsewhere) {
+        (Some(why), _, Some(other)) => Ok(Collected::Unreachable(vec![Unreachable {
+            from: me,
+            to: other.node,
+            address: other.address,
+            port: other.port,
+            why,
+        }])),
+        (Some(why), _, None) => Err(why),
+        // It worked at first: a device or a way that gives out under load, not a setting.
+        (None, Some(_), _) => Ok(Collected::Measured(nothing(seconds))),
+        (None, None, _) => slowest(&measured, seconds)
+            .map(Collected::Measured)
+            .ok_or_else(|| "no rank of this node came to a result".to_owned()),
+    }
+}
+
+/// A collective that gave out.
+fn nothing(seconds: f64) -> Busbw {
+    Busbw {
+        gb_per_s: 0.0,
+        bytes: 0,
+        samples: Vec::new(),
+        smaller: Vec::new(),
+        iterations: 0,
+        right: None,
+        limited: true,
+        moved_bytes: 0,
+        seconds,
+    }
+}
+
+/// The number at the largest size, and those at smaller ones; the lowest of all ranks.
+pub(super) fn slowest(measured: &[Measured], seconds: f64) -> Option<Busbw> {
+    let mut sizes: BTreeMap<u64, f64> = BTreeMap::new();
+    for (bytes, rate) in measured.iter().flat_map(|one| &one.sizes) {
+        sizes.entry(*bytes).and_modify(|kept| *kept = kept.min(*rate)).or_insert(*rate);
+    }
+    let (bytes, gb_per_s) = sizes.pop_last()?;
+    let right = measured.iter().filter(|one| one.right).count();
+    let iterations = measured.iter().map(|one| one.iterations).min().unwrap_or(0);
+    Some(Busbw {
+        gb_per_s,
+        bytes,
+        samples: Vec::new(),
+        smaller: sizes.into_iter().collect(),
+        iterations,
+        right: Some(right as f64 / measured.len().max(1) as f64),
+        limited: false,
+        moved_bytes: bytes.saturating_mul(iterations),
+        seconds,
+    })
+}

@@ -1,0 +1,103 @@
+//! Matrix products on every GPU at once: the rate by the GPU's own events, the bits of the result, and a sample of it
+//! against the exact values.
+
+use std::time::Duration;
+
+use kernels::cuda::tflops;
+
+use super::super::timed::Until;
+use super::gpu::{Gpu, SIZE, limit, words};
+use super::ranks::Ranks;
+use crate::protocol::{MAX_SAMPLES, Products, Reply};
+
+/// Windows whose median counts: one of them may fall into somebody else's work.
+const WINDOWS: u32 = 4;
+
+/// Elements that are compared with the exact values; each costs 8192 multiplications of the processor.
+const SAMPLES: usize = 256;
+
+/// What one GPU did.
+#[derive(Debug, Clone)]
+struct Multiplied {
+    tflop_per_s: f64,
+    products: f64,
+    seconds: f64,
+    fingerprint: u64,
+    wrong: Option<String>,
+}
+
+/// Multiplies on all GPUs for `window`.
+pub(super) fn run(ranks: &Ranks<Gpu>, window: Duration, until: &Until) -> Reply {
+    let until = until.clone();
+    let all = until.clone();
+    let done = ranks.each(&all, move |_, gpu| multiply(gpu, window, &until));
+    let mut products = Products {
+        products: 0,
+        seconds: 0.0,
+        tflop_per_s: 0.0,
+        per_rank: Vec::new(),
+        right: 1.0,
+        fingerprints: Vec::new(),
+        wrong: Vec::new(),
+    };
+    let mut wrong = 0.0;
+    for (rank, one) in (0..).zip(done) {
+        let one = match one {
+            Some(Ok(one)) => one,
+            Some(Err(message)) => return Reply::Failed { message },
+            None => return Reply::Failed { message: format!("rank {rank}: its GPU did not end its products") },
+        };
+        products.products += one.products as u64;
+        products.seconds = products.seconds.max(one.seconds);
+        products.tflop_per_s += one.tflop_per_s;
+        products.per_rank.push(one.tflop_per_s);
+        products.fingerprints.push(one.fingerprint);
+        if let Some(why) = one.wrong {
+            wrong += 1.0;
+            products.wrong.push((rank, why));
+        }
+    }
+    products.right = 1.0 - wrong / products.per_rank.len().max(1) as f64;
+    Reply::Product(products)
+}
+
+fn multiply(gpu: &mut Gpu, window: Duration, until: &Until) -> Result<Multiplied, String> {
+    let limit = limit(until);
+    gpu.product(limit)?;
+    let (stream, kernels) = (&gpu.stream, &gpu.kernels);
+    let Some(gemm) = gpu.gemm.as_ref() else { return Err("the product is gone".to_owned()) };
+    let fingerprint = gemm.checksum(kernels, stream, limit).map_err(words)?;
+    let sampled = gemm.sample(stream, SAMPLES, limit).map_err(words)?;
+    let mut times = Vec::new();
+    for _ in 0..WINDOWS {
+        times.push(gemm.window(stream, window / WINDOWS, limit).map_err(words)?);
+    }
+    // The same inputs again: a GPU that computes wrongly now and then does not agree with itself.
+    let again = gemm.checksum(kernels, stream, limit).map_err(words)?;
+    times.sort_by(f64::total_cmp);
+    let ms = times[times.len() / 2];
+    let wrong = match sampled.wrong.first() {
+        Some(first) => Some(format!(
+            "{} of {} sampled elements of the product are wrong, such as row {} column {}: {} instead of {}",
+            sampled.wrong.len(),
+            sampled.samples,
+            first.row,
+            first.column,
+            first.found,
+            first.expected
+        )),
+        None if again != fingerprint => {
+            Some("two products of the same matrices have different bits".to_owned())
+        }
+        None => None,
+    };
+    let seconds = window.as_secs_f64();
+    let products = if ms > 0.0 { seconds * 1e3 / ms } else { 0.0 };
+    Ok(Multiplied { tflop_per_s: tflops(SIZE, ms), products, seconds, fingerprint, wrong })
+}
+
+/// How many of the samples fit into a reply.
+pub(super) fn some(sorted: &[f64]) -> Vec<f64> {
+    let step = sorted.len().div_ceil(MAX_SAMPLES).max(1);
+    sorted.iter().step_by(step).copied().collect()
+}

@@ -1,0 +1,148 @@
+//! The CUDA engine on real GPUs under a real Slurm, behind one switch: `AIMASTER_GPU_TESTS=1`, on a machine that has a
+//! GPU, Slurm and what else the local cluster needs. Two nodes share one GPU, so their speed means nothing; the way
+//! of the data, the verdicts and the actions are real. `AIMASTER_PYTHON`, `AIMASTER_NCCL` and `AIMASTER_CUBLAS_LT` name
+//! a python with torch and libraries that the loader does not find by itself.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use std::time::Duration;
+
+use aimaster_tests::{Cluster, JobId, Signal, product, serial};
+use serde_json::Value;
+
+/// Contexts, communicators and torch on a machine that others use too.
+const LONG: Duration = Duration::from_secs(180);
+
+/// Floors that any GPU passes that two nodes share.
+const BASELINES: &str = "engine = 'cuda'\n
+[[limit]]\ncheck = 'gemm_flops'\nmetric = 'flops'\nvalue = 1.0\nsource = 'shared GPU: any that works'\n
+[[limit]]\ncheck = 'kernel_launch'\nmetric = 'launch'\nvalue = 1000.0\nsource = 'shared GPU: any that works'\n
+[[limit]]\ncheck = 'all_reduce_2'\nmetric = 'busbw'\nvalue = 0.001\nsource = 'shared GPU: any that works'\n";
+
+struct Site {
+    cluster: Cluster,
+    policy: String,
+}
+
+impl Site {
+    /// `None`, with a word, where the switch is off.
+    fn boot() -> Option<Self> {
+        if std::env::var("AIMASTER_GPU_TESTS").as_deref() != Ok("1") {
+            eprintln!("skipped: needs a GPU and AIMASTER_GPU_TESTS=1");
+            return None;
+        }
+        let builder = Cluster::builder().nodes(2).cpus(8).gpu_devices(["/dev/nvidia0"]);
+        let cluster = product::boot(builder.set("PrologEpilogTimeout", 240), "").unwrap();
+        let baselines = cluster.base().join("opt/baselines");
+        std::fs::create_dir_all(&baselines).unwrap();
+        std::fs::write(baselines.join("cuda.toml"), BASELINES).unwrap();
+        let path = |name: &str| std::env::var(name).unwrap_or_default();
+        let mut policy = format!(
+            "engine = 'cuda'\npaths.baseline_dir = '/opt/aimaster/baselines'\ntime.max_deadline_s = 150\n\
+             [cuda]\nnccl = '{}'\ncublas_lt = '{}'\n",
+            path("AIMASTER_NCCL"),
+            path("AIMASTER_CUBLAS_LT")
+        );
+        if !path("AIMASTER_PYTHON").is_empty() {
+            policy = format!("paths.python = '{}'\n{policy}", path("AIMASTER_PYTHON"));
+        }
+        let site = Self { cluster, policy };
+        site.set("");
+        Some(site)
+    }
+
+    fn set(&self, more: &str) {
+        product::set_policy(&self.cluster, &format!("{}{more}", self.policy)).unwrap();
+    }
+
+    /// The report of a job of both nodes and what its user saw.
+    fn run(&self, number: u32, checks: &str) -> (Value, String) {
+        let args = ["-N2", "--gres=gpu:1", "--sanity-fail-action=retain", checks, "echo", "started"];
+        let srun = self.cluster.srun(args).timeout(LONG).run().unwrap();
+        let said = format!("{}{}", srun.stderr, srun.stdout);
+        let report = self.cluster.report(JobId(number), 1).unwrap_or_else(|_| panic!("{said}"));
+        self.cluster.wait_idle(2, LONG).unwrap();
+        (report, said)
+    }
+}
+
+fn items(report: &Value) -> impl Iterator<Item = &Value> {
+    report["items"].as_array().map_or(&[][..], Vec::as_slice).iter()
+}
+
+fn table(report: &Value) {
+    println!("engine {}, {} to {}", report["engine"], report["started_at"], report["finished_at"]);
+    for item in items(report) {
+        println!(
+            "{:<22} {:<10} {:<6} {} {}",
+            item["check"].as_str().unwrap_or_default(),
+            item["subject"]["name"].as_str().unwrap_or_default(),
+            item["status"].as_str().unwrap_or_default(),
+            item["value"],
+            item["message"].as_str().unwrap_or_default()
+        );
+    }
+}
+
+#[test]
+fn all_thirteen_checks_pass_on_two_nodes_that_share_a_gpu() {
+    let _machine = serial().unwrap();
+    let Some(site) = Site::boot() else { return };
+    for (number, checks) in [(1, "--sanity-check"), (2, "--sanity-check=all")] {
+        let (report, said) = site.run(number, checks);
+        println!("{said}");
+        table(&report);
+        assert_eq!((report["outcome"].as_str(), report["engine"].as_str()), (Some("PASS"), Some("cuda")));
+        assert!(said.contains("started"));
+    }
+}
+
+#[test]
+fn a_library_that_is_missing_is_an_error_with_its_name() {
+    let _machine = serial().unwrap();
+    let Some(site) = Site::boot() else { return };
+    for (number, key, name) in [(1, "nccl", "NCCL"), (2, "cublas_lt", "cuBLASLt"), (3, "driver", "libcuda")] {
+        let policy: String =
+            site.policy.lines().filter(|line| !line.starts_with(key)).map(|line| format!("{line}\n")).collect();
+        product::set_policy(&site.cluster, &format!("{policy}{key} = '/opt/none'\n")).unwrap();
+        let (report, said) = site.run(number, "--sanity-check=gemm_flops");
+        println!("{said}");
+        assert_eq!(report["outcome"], "ERROR", "{report:#}");
+        assert!(said.contains("/opt/none") && said.contains(name), "{said}");
+    }
+}
+
+#[test]
+fn a_dead_interface_ends_within_the_limit_and_is_named() {
+    let _machine = serial().unwrap();
+    let Some(site) = Site::boot() else { return };
+    site.set("start_s = 10\n[nccl.env]\nNCCL_SOCKET_IFNAME = '=nosuch0'\n");
+    let (report, said) = site.run(1, "--sanity-check=all_reduce_2");
+    println!("{said}");
+    table(&report);
+    assert_ne!(report["outcome"], "PASS");
+    assert!(site.cluster.drained().unwrap().is_empty());
+}
+
+#[test]
+fn a_worker_that_is_killed_or_stopped_is_named_and_the_gpu_lives_on() {
+    let _machine = serial().unwrap();
+    let Some(site) = Site::boot() else { return };
+    site.set("seconds_per_check = 2.0\nstart_s = 10\n");
+    for (number, signal) in [(1, Signal::KILL), (2, Signal::STOP)] {
+        let args = ["-N2", "--gres=gpu:1", "--sanity-check=gemm_flops,all_reduce_2", "echo", "started"];
+        let srun = site.cluster.srun(args).timeout(LONG).spawn().unwrap();
+        srun.wait_line(|line| line.contains("DeviceCheck: PASS"), LONG).unwrap();
+        let hit = site.cluster.signal_processes("n2", "aimaster-worker", signal).unwrap();
+        assert!(!hit.is_empty());
+        let srun = srun.wait(LONG).unwrap();
+        println!("{}", srun.stderr);
+        let report = site.cluster.report(JobId(number), 1).unwrap();
+        table(&report);
+        assert!(items(&report).any(|item| item["status"] == "ERROR" && item["subject"]["name"] == "n2"));
+        assert!(site.cluster.drained().unwrap().is_empty());
+        site.cluster.wait_idle(2, LONG).unwrap();
+    }
+    // The GPU serves the next job.
+    let (report, _) = site.run(3, "--sanity-check=gemm_flops");
+    assert_eq!(report["outcome"], "PASS", "{report:#}");
+}
