@@ -1,4 +1,7 @@
-//! Limits from the baseline files, each with its source, and the rule for outliers among peers.
+//! Limits from the baseline files, each with its source, and the rule for outliers among peers. Whether a limit makes
+//! sense is asked in [`crate::baseline_lint`].
+
+pub mod model;
 
 use serde::Deserialize;
 
@@ -7,12 +10,15 @@ use crate::facts::Engine;
 use crate::measurement::Metric;
 use crate::verdict::Limit;
 
-/// One baseline file, such as `baselines/host.toml`.
+/// One baseline file, such as `baselines/host.toml` or `baselines/h200.toml`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Baselines {
     /// The engine that its values were taken with.
     pub engine: Engine,
+    /// The GPU model that its values are for, such as `H200` or `H100 PCIe`; without it they are for any. Only with
+    /// the CUDA engine.
+    pub gpu: Option<String>,
     /// Its limits.
     #[serde(default, rename = "limit")]
     pub limits: Vec<BaselineLimit>,
@@ -29,10 +35,52 @@ pub struct BaselineLimit {
     pub check: CheckName,
     /// The quantity; its unit is [`Metric::unit`].
     pub metric: Metric,
+    /// Only for so many GPUs of each node that takes part.
+    pub gpus: Option<u32>,
+    /// Only for messages of this size, as nccl-tests counts it.
+    pub bytes: Option<u64>,
+    /// Only with NVLink multicast (NVLS), or only without.
+    pub nvls: Option<bool>,
+    /// Only for nodes with such ports for the GPUs' traffic: how many, and Gbit/s of each, such as `8x400`.
+    pub network: Option<String>,
     /// A lower bound where higher is better, else an upper bound.
     pub value: f64,
     /// Where the number comes from.
     pub source: String,
+}
+
+/// How a number was taken; what is not known is left out, and a limit that depends on it does not apply then.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Conditions<'c> {
+    /// GPUs of each node that took part.
+    pub gpus: Option<u32>,
+    /// Size of the messages.
+    pub bytes: Option<u64>,
+    /// Whether NVLink multicast was on.
+    pub nvls: Option<bool>,
+    /// The nodes' ports, as [`BaselineLimit::network`] has them.
+    pub network: Option<&'c str>,
+}
+
+impl BaselineLimit {
+    /// Whether it holds for a number that was taken so.
+    #[must_use]
+    pub fn applies(&self, at: &Conditions<'_>) -> bool {
+        fn holds<T: PartialEq>(wanted: Option<&T>, is: Option<&T>) -> bool {
+            wanted.is_none() || wanted == is
+        }
+        holds(self.gpus.as_ref(), at.gpus.as_ref())
+            && holds(self.bytes.as_ref(), at.bytes.as_ref())
+            && holds(self.nvls.as_ref(), at.nvls.as_ref())
+            && holds(self.network.as_deref().as_ref(), at.network.as_ref())
+    }
+
+    /// How much it says about when it applies: of several that do, the one that says most is meant.
+    #[must_use]
+    pub fn conditions(&self) -> usize {
+        let said = [self.gpus.is_some(), self.bytes.is_some(), self.nvls.is_some(), self.network.is_some()];
+        said.into_iter().filter(|said| *said).count()
+    }
 }
 
 /// A written "no limit".
@@ -61,15 +109,34 @@ pub enum BaselineError {
         /// The number.
         value: f64,
     },
+    /// A GPU model in a file of the host engine, or one without a word.
+    #[error("baseline file: gpu = {gpu:?} names no GPU of the {engine} engine")]
+    Gpu {
+        /// The engine.
+        engine: Engine,
+        /// What it says.
+        gpu: String,
+    },
 }
 
 impl Baselines {
+    /// A file with nothing in it.
+    #[must_use]
+    pub fn empty(engine: Engine) -> Self {
+        Self { engine, gpu: None, limits: Vec::new(), none: Vec::new() }
+    }
+
     /// Reads a baseline file's text.
     ///
     /// # Errors
-    /// When the text is not a baseline file, or a limit is not a positive number.
+    /// When the text is not a baseline file, a limit is not a positive number, or the GPU is none of the engine's.
     pub fn parse(text: &str) -> Result<Self, BaselineError> {
         let baselines: Self = toml::from_str(text).map_err(Box::new)?;
+        if let Some(gpu) = &baselines.gpu
+            && (baselines.engine != Engine::Cuda || model::words(gpu).is_empty())
+        {
+            return Err(BaselineError::Gpu { engine: baselines.engine, gpu: gpu.clone() });
+        }
         match baselines.limits.iter().find(|limit| !(limit.value.is_finite() && limit.value > 0.0)) {
             Some(limit) => {
                 Err(BaselineError::Value { check: limit.check, metric: limit.metric, value: limit.value })
@@ -78,21 +145,48 @@ impl Baselines {
         }
     }
 
-    /// The limit of a quantity in a check, if there is one. Right results and reached ports need no file.
+    /// The limit of a quantity in a check that holds however it was taken, if there is one. Right results and reached
+    /// ports need no file.
     #[must_use]
     pub fn limit(&self, check: CheckName, metric: Metric) -> Option<Limit> {
+        self.limit_at(check, metric, &Conditions::default())
+    }
+
+    /// The limit for a quantity that was taken so: of those that apply the one that says most about when it does, and of
+    /// several of those the first.
+    #[must_use]
+    pub fn limit_at(&self, check: CheckName, metric: Metric, at: &Conditions<'_>) -> Option<Limit> {
         match metric {
             Metric::Correct => Some(Limit { value: 1.0, source: "every result must be right".into() }),
             Metric::Reachable => Some(Limit { value: 1.0, source: "every port must answer".into() }),
             _ => {
-                self.limits.iter().find(|limit| limit.check == check && limit.metric == metric).map(|limit| {
-                    Limit {
-                        value: limit.value,
-                        source: format!("baseline {}: {}", self.engine, limit.source),
-                    }
+                let own = self.limits.iter().filter(|limit| limit.check == check && limit.metric == metric);
+                let applying = own.filter(|limit| limit.applies(at));
+                // `max_by_key` would give the last of several.
+                let best = applying.rev().max_by_key(|limit| limit.conditions())?;
+                Some(Limit {
+                    value: best.value,
+                    source: format!("baseline {}: {}", self.name(), best.source),
                 })
             }
         }
+    }
+
+    /// What it is for, in a word: the GPU model, else the engine.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.gpu.clone().unwrap_or_else(|| self.engine.to_string())
+    }
+
+    /// The file for a GPU by the name that NVML gives it: the one that names it most exactly, else one for any model.
+    #[must_use]
+    pub fn for_gpu<'b>(files: impl IntoIterator<Item = &'b Self>, name: &str) -> Option<&'b Self> {
+        let cuda = files.into_iter().filter(|file| file.engine == Engine::Cuda);
+        let fitting = cuda.filter_map(|file| match &file.gpu {
+            None => Some((0, file)),
+            Some(gpu) => model::is(gpu, name).then(|| (model::words(gpu).len(), file)),
+        });
+        fitting.max_by_key(|(words, _)| *words).map(|(_, file)| file)
     }
 }
 
@@ -231,5 +325,71 @@ mod tests {
             assert!(matches!(Baselines::parse(&text), Err(BaselineError::Value { .. })), "{value}");
         }
         assert!(Baselines::parse("engine='host'\nlimits=[]").is_err());
+    }
+
+    #[test]
+    fn the_file_that_names_a_gpu_most_exactly_is_taken() {
+        let file =
+            |gpu: Option<&str>| Baselines { gpu: gpu.map(str::to_owned), ..Baselines::empty(Engine::Cuda) };
+        let files = [
+            file(Some("H100")),
+            Baselines::empty(Engine::Host),
+            file(None),
+            file(Some("H100 PCIe")),
+            file(Some("H100 80GB")),
+        ];
+        let taken = |name| Baselines::for_gpu(&files, name).map(Baselines::name);
+        assert_eq!(taken("NVIDIA H100 80GB HBM3").as_deref(), Some("H100 80GB"));
+        assert_eq!(taken("NVIDIA H100 96GB HBM3").as_deref(), Some("H100"));
+        assert_eq!(taken("NVIDIA H100 PCIe").as_deref(), Some("H100 PCIe"));
+        assert_eq!(taken("NVIDIA L40S").as_deref(), Some("cuda"));
+        assert_eq!(Baselines::for_gpu(&files[..2], "NVIDIA L40S"), None);
+    }
+
+    #[test]
+    fn a_limit_applies_only_where_all_that_it_says_is_known_and_so() {
+        let entry = |conditions: &str, value: u32| {
+            format!(
+                "[[limit]]\ncheck='all_reduce_1'\nmetric='busbw'\n{conditions}\nvalue={value}.0\nsource='x'\n"
+            )
+        };
+        let text = ["engine='cuda'\ngpu='H200'\n".to_owned()]
+            .into_iter()
+            .chain([
+                entry("gpus=8", 100),
+                entry("gpus=8\nbytes=1024", 110),
+                entry("gpus=8\nbytes=1024\nnvls=true", 120),
+                entry("gpus=8\nnvls=false", 130),
+                entry("network='8x400'", 140),
+            ])
+            .collect::<String>();
+        let baselines = Baselines::parse(&text).unwrap();
+        let at = |gpus, bytes, nvls, network| {
+            let at = Conditions { gpus, bytes, nvls, network };
+            baselines.limit_at(CheckName::AllReduce1, Metric::Busbw, &at).map(|limit| limit.value)
+        };
+        assert_eq!(at(Some(8), Some(1024), Some(true), None), Some(120.0));
+        assert_eq!(at(Some(8), Some(1024), None, None), Some(110.0));
+        // Two that say equally much: the first.
+        assert_eq!(at(Some(8), Some(1024), Some(false), None), Some(110.0));
+        assert_eq!(at(Some(8), Some(2048), Some(false), None), Some(130.0));
+        assert_eq!(at(Some(8), Some(2048), Some(true), None), Some(100.0));
+        assert_eq!(at(Some(4), Some(1024), Some(true), None), None);
+        assert_eq!(at(Some(4), None, None, Some("8x400")), Some(140.0));
+        assert_eq!(at(Some(4), None, None, Some("8x200")), None);
+        assert_eq!(baselines.limit(CheckName::AllReduce1, Metric::Busbw), None);
+        let source = baselines.limit_at(
+            CheckName::AllReduce1,
+            Metric::Busbw,
+            &Conditions { gpus: Some(8), ..Conditions::default() },
+        );
+        assert_eq!(source.unwrap().source, "baseline H200: x");
+    }
+
+    #[test]
+    fn a_gpu_in_a_file_of_the_host_engine_is_refused() {
+        for text in ["engine='host'\ngpu='H200'", "engine='cuda'\ngpu='NVIDIA'"] {
+            assert!(matches!(Baselines::parse(text), Err(BaselineError::Gpu { .. })), "{text}");
+        }
     }
 }

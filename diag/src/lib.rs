@@ -8,6 +8,7 @@
 pub mod action;
 pub mod admin_comment;
 pub mod baseline;
+pub mod baseline_lint;
 pub mod check;
 pub mod conclude;
 pub mod facts;

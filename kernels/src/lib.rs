@@ -6,5 +6,6 @@
 
 pub mod gemm;
 mod libraries;
+pub mod nccl;
 
 pub use libraries::{LibraryError, require_cuda};

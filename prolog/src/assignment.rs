@@ -158,7 +158,7 @@ fn baselines(policy: &Policy) -> Result<Baselines, AssignmentError> {
         (Some(text), _) => text,
         (None, Engine::Host) => BUILT_IN_HOST_BASELINES.to_owned(),
         (None, Engine::Cuda) => {
-            return Ok(Baselines { engine: Engine::Cuda, limits: Vec::new(), none: Vec::new() });
+            return Ok(Baselines::empty(Engine::Cuda));
         }
     };
     Baselines::parse(&text).map_err(|source| AssignmentError::Baseline { path, source })
