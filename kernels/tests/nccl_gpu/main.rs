@@ -175,7 +175,7 @@ fn sum_is_right(comm: &mut Comm, gpu: &Gpu, flow: &Flow) -> Duration {
         .unwrap_or_else(|error| panic!("{error}"));
     comm.wait("all_reduce", until(), || flow.done().unwrap()).unwrap_or_else(|error| panic!("{error}"));
     let took = began.elapsed();
-    let sums = receive.read().unwrap();
+    let sums = receive.read(ELEMENTS).unwrap();
     let wrong = (0..ELEMENTS).filter(|&at| (sums[at] - value(0, at) - value(1, at)).abs() > 0.0).count();
     assert_eq!(wrong, 0, "of {ELEMENTS} sums");
     took
