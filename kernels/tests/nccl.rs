@@ -349,3 +349,19 @@ fn memory_that_is_too_short_and_places_that_are_none_are_refused_before_nccl_is_
         assert!(matches!(error, NcclError::Place { .. }), "{error:?}");
     }
 }
+
+#[test]
+fn a_real_nccl_has_every_function_and_says_why_it_cannot_start() {
+    let Some(path) = std::env::var_os("AIMASTER_NCCL") else {
+        println!("skipped: AIMASTER_NCCL names no libnccl.so.2 and no folder of one");
+        return;
+    };
+    let nccl = Nccl::load(Some(path.as_ref())).unwrap_or_else(|error| panic!("{error}"));
+    println!("{} is version {}", nccl.library().display(), nccl.version());
+    let error = Comm::init(&nccl, &[0; 128], Place { ranks: 2, rank: 0 }, until(SHORT)).unwrap_err();
+    println!("{error}");
+    // Without a driver the first thing that fails is CUDA; with one, an id of zeroes leads nowhere.
+    let expected = matches!(&error, NcclError::Failed { code, last, .. } if *code != 0 && !last.is_empty())
+        || matches!(&error, NcclError::Deadline { .. });
+    assert!(expected, "{error:?}");
+}

@@ -58,7 +58,7 @@ pub struct Comm {
 
 // SAFETY: NCCL ties a communicator to a GPU, not to a thread: any thread may make its next call as long as no two do
 // so at once, which `&mut` sees to. The exception, a job that some versions keep in the calling thread's memory, is
-// over when `settle` returns, and every call ends with it or with an abort.
+// joined when `settle` returns, and every call ends with it or with an abort.
 unsafe impl Send for Comm {}
 
 /// A handle on its way to the thread that ends it.
@@ -203,8 +203,8 @@ impl Comm {
         let mut child =
             Self::begun(self.table, slot, Place { ranks: 0, rank: 0 }, SPLIT, IN_PROGRESS, until)?;
         child.place = Place {
-            ranks: child.ask("ncclCommCount", self.table.count)?,
-            rank: child.ask("ncclCommUserRank", self.table.user_rank)?,
+            ranks: child.ask(SPLIT, self.table.count)?,
+            rank: child.ask(SPLIT, self.table.user_rank)?,
         };
         Ok(Some(child))
     }
@@ -302,7 +302,9 @@ impl Comm {
         let mut pause = Pause::start();
         loop {
             match self.state(operation)? {
-                SUCCESS => return Ok(()),
+                // Older versions join the call's thread, whose job is the calling thread's, no sooner than in the next
+                // call: this is one that changes nothing.
+                SUCCESS => return self.ask(operation, self.table.count).map(drop),
                 IN_PROGRESS => self.patient(operation, &mut pause, until)?,
                 code => return Err(failed(self.table, operation, code)),
             }

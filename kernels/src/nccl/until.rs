@@ -20,11 +20,15 @@ pub(super) enum Over {
     Cancelled,
 }
 
+/// What a limit is cut to that no clock can count to; no check lasts a day.
+const LONGEST: Duration = Duration::from_hours(24);
+
 impl<'c> Until<'c> {
     /// `limit` from now.
     #[must_use]
     pub fn after(limit: Duration, cancel: &'c AtomicBool) -> Self {
-        Self { deadline: Instant::now() + limit, cancel }
+        let now = Instant::now();
+        Self { deadline: now.checked_add(limit).unwrap_or(now + LONGEST), cancel }
     }
 
     /// The time that is left.

@@ -77,7 +77,7 @@ impl Rank {
         self.receive.write(&vec![-1.0; elements]).unwrap();
         self.enqueue(kind, SIZES[0], until()).unwrap_or_else(|error| panic!("{error}"));
         self.finish();
-        let got = self.receive.read().unwrap();
+        let got = self.receive.read(elements).unwrap();
         let expected = |at: usize| match kind {
             Kind::Reduce => (0..ranks).map(|from| value(from, at)).sum::<f32>(),
             Kind::Gather => value(at / share, at % share),

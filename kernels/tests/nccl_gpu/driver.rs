@@ -11,8 +11,8 @@ use libloading::Library;
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: c_int = 600;
-/// `CU_STREAM_NON_BLOCKING`: it does not wait for the default stream.
-const NON_BLOCKING: c_uint = 1;
+/// `CU_STREAM_DEFAULT`: it waits for the default stream, on which a copy to the GPU may still be under way.
+const AFTER_COPIES: c_uint = 0;
 
 type Context = *mut c_void;
 type RawStream = *mut c_void;
@@ -111,7 +111,7 @@ impl Gpu {
     pub fn stream(&self) -> Result<Flow, String> {
         let mut stream = null_mut();
         // SAFETY: the pointer is valid; the context is current.
-        checked("cuStreamCreate", unsafe { (self.0.0.stream)(&raw mut stream, NON_BLOCKING) })?;
+        checked("cuStreamCreate", unsafe { (self.0.0.stream)(&raw mut stream, AFTER_COPIES) })?;
         Ok(Flow { driver: self.0.clone(), stream })
     }
 }
@@ -138,9 +138,10 @@ impl Memory {
         checked("cuMemcpyHtoD_v2", code)
     }
 
-    /// Reads all of it.
-    pub fn read(&self) -> Result<Vec<f32>, String> {
-        let mut elements = vec![0.0f32; self.bytes / 4];
+    /// Reads so many elements from the beginning.
+    pub fn read(&self, count: usize) -> Result<Vec<f32>, String> {
+        assert!(count <= self.bytes / 4);
+        let mut elements = vec![0.0f32; count];
         let to = elements.as_mut_ptr().cast();
         // SAFETY: both sides hold as many bytes.
         let code = unsafe { (self.driver.0.to_host)(to, self.address, elements.len() * 4) };

@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use driver::Driver;
+use driver::{Driver, Flow, Gpu};
 use kernels::nccl::{Comm, Nccl, Place, Until};
 
 /// The variable that makes this program one of the children, and says which.
@@ -112,59 +112,133 @@ fn assert_clean_environment() {
     assert_eq!(std::env::var("NCCL_NVLS_ENABLE").as_deref(), Ok("0"));
 }
 
-#[test]
-fn two_nodes_share_one_gpu() {
-    if is_part("node0") || is_part("node1") {
-        return node(usize::from(is_part("node1")));
-    }
-    if std::env::var_os(PART).is_some() || !wanted(1) {
-        return;
-    }
+/// Starts this test again as two nodes that share GPU 0, and waits for both.
+fn two_nodes(test: &str) {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = std::env::temp_dir().join(format!("aimaster-nccl-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("aimaster-nccl-{}-{test}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let meet = folder.join("id");
     let children = ["nodeA", "nodeB"].into_iter().zip(["node0", "node1"]).map(|(host, part)| {
         let settings = [("NCCL_HOSTID", host), (MEET, meet.to_str().unwrap())];
-        child(part, "two_nodes_share_one_gpu", &settings)
+        child(part, test, &settings)
     });
     let ended = wait(children.collect());
     std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!(ended, [true, true]);
 }
 
-/// One of the two nodes: joins, sums four megabytes with the other, and looks at every element.
-fn node(rank: usize) {
+/// Which of the two nodes this process is, if it is one of them.
+fn node() -> Option<usize> {
+    (0..2).find(|rank| is_part(&format!("node{rank}")))
+}
+
+/// One of the two nodes, joined.
+struct Node {
+    rank: usize,
+    gpu: Gpu,
+    flow: Flow,
+    comm: Comm,
+    said: String,
+}
+
+impl Node {
+    fn join(rank: usize) -> Self {
+        assert_clean_environment();
+        let began = Instant::now();
+        let driver = Driver::load().unwrap();
+        let gpu = driver.bind(0).unwrap();
+        let flow = gpu.stream().unwrap();
+        let context = began.elapsed();
+        let nccl = load();
+        let id = meet(rank, &nccl);
+        let began = Instant::now();
+        let place = Place { ranks: 2, rank: u32::try_from(rank).unwrap() };
+        let comm = Comm::init(&nccl, &id, place, until()).unwrap_or_else(|error| panic!("{error}"));
+        let library = nccl.library().display();
+        let version = nccl.version();
+        let init = began.elapsed();
+        let said =
+            format!("node {rank}: NCCL {version} of {library}, context {context:.2?}, init {init:.2?}");
+        Self { rank, gpu, flow, comm, said }
+    }
+}
+
+/// Sums four megabytes with the other rank and looks at every element.
+fn sum_is_right(comm: &mut Comm, gpu: &Gpu, flow: &Flow) -> Duration {
     const ELEMENTS: usize = 1_000_000;
-    assert_clean_environment();
-    let began = Instant::now();
-    let driver = Driver::load().unwrap();
-    let gpu = driver.bind(0).unwrap();
-    let stream = gpu.stream().unwrap();
-    let context = began.elapsed();
-    let nccl = load();
-    let id = meet(rank, &nccl);
-    let began = Instant::now();
-    let place = Place { ranks: 2, rank: u32::try_from(rank).unwrap() };
-    let mut comm = Comm::init(&nccl, &id, place, until()).unwrap_or_else(|error| panic!("{error}"));
-    let init = began.elapsed();
     let value = |rank: usize, at: usize| f32::from(u16::try_from((at * (rank + 1)) % 2048).unwrap());
+    let rank = usize::try_from(comm.place().rank).unwrap();
     let mine: Vec<f32> = (0..ELEMENTS).map(|at| value(rank, at)).collect();
     let (send, receive) = (gpu.copy_of(&mine).unwrap(), gpu.memory(ELEMENTS * 4).unwrap());
     let began = Instant::now();
-    comm.all_reduce(send.span(), receive.span(), ELEMENTS, stream.for_nccl(), until())
+    comm.all_reduce(send.span(), receive.span(), ELEMENTS, flow.for_nccl(), until())
         .unwrap_or_else(|error| panic!("{error}"));
-    comm.wait("all_reduce", until(), || stream.done().unwrap()).unwrap_or_else(|error| panic!("{error}"));
-    let first = began.elapsed();
-    let sums = receive.read().unwrap();
+    comm.wait("all_reduce", until(), || flow.done().unwrap()).unwrap_or_else(|error| panic!("{error}"));
+    let took = began.elapsed();
+    let sums = receive.read(ELEMENTS).unwrap();
     let wrong = (0..ELEMENTS).filter(|&at| (sums[at] - value(0, at) - value(1, at)).abs() > 0.0).count();
     assert_eq!(wrong, 0, "of {ELEMENTS} sums");
-    comm.close(until()).unwrap_or_else(|error| panic!("{error}"));
-    println!(
-        "node {rank}: NCCL {} of {}, context {context:.2?}, init {init:.2?}, first all-reduce of 4 MB {first:.2?}, every sum right",
-        nccl.version(),
-        nccl.library().display(),
-    );
+    took
+}
+
+#[test]
+fn two_nodes_share_one_gpu() {
+    if let Some(rank) = node() {
+        let Node { gpu, flow, mut comm, said, .. } = Node::join(rank);
+        let first = sum_is_right(&mut comm, &gpu, &flow);
+        println!("{said}, first all-reduce of 4 MB {first:.2?}, every sum right");
+        // The other way round in the new one.
+        let key = 1 - i32::try_from(rank).unwrap();
+        let began = Instant::now();
+        let child = comm.split(Some(7), key, until()).unwrap_or_else(|error| panic!("{error}"));
+        let mut child = child.expect("it has a color");
+        assert_eq!(child.place(), Place { ranks: 2, rank: u32::try_from(key).unwrap() });
+        let took = began.elapsed();
+        sum_is_right(&mut child, &gpu, &flow);
+        println!("node {rank}: split {took:.2?}, and its sums are right too");
+        let none = comm.split((rank == 0).then_some(1), 0, until()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(none.is_some(), rank == 0);
+        for comm in none.into_iter().chain([child, comm]) {
+            comm.close(until()).unwrap_or_else(|error| panic!("{error}"));
+        }
+        return;
+    }
+    if std::env::var_os(PART).is_none() && wanted(1) {
+        two_nodes("two_nodes_share_one_gpu");
+    }
+}
+
+#[test]
+fn a_collective_that_the_other_rank_left_out_is_ended() {
+    const LIMIT: Duration = Duration::from_secs(3);
+    if let Some(rank) = node() {
+        let Node { rank, gpu, flow, mut comm, .. } = Node::join(rank);
+        sum_is_right(&mut comm, &gpu, &flow);
+        if rank == 1 {
+            // It stays, and does not take part.
+            std::thread::sleep(LIMIT * 2);
+            return;
+        }
+        let memory = gpu.memory(1 << 20).unwrap();
+        let limit = Until::after(LIMIT, &NEVER);
+        comm.all_reduce(memory.span(), memory.span(), 1 << 18, flow.for_nccl(), limit)
+            .unwrap_or_else(|error| panic!("{error}"));
+        assert!(!flow.done().unwrap(), "the other rank can't have taken part");
+        let began = Instant::now();
+        let error = comm.wait("all_reduce", limit, || flow.done().unwrap()).unwrap_err();
+        println!("node 0: after {:.2?}: {error}", began.elapsed());
+        assert!(error.to_string().ends_with("the communicator was aborted"), "{error}");
+        // The abort ends the kernel that waited for the other rank.
+        let deadline = Instant::now() + LIMIT;
+        while !flow.done().unwrap() {
+            assert!(Instant::now() < deadline, "the kernel still runs");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        return;
+    }
+    if std::env::var_os(PART).is_none() && wanted(1) {
+        two_nodes("a_collective_that_the_other_rank_left_out_is_ended");
+    }
 }
 
 /// The id, which rank 0 leaves in a file.
