@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::baseline::{Baselines, LEAVE_OUT_MAX, OutlierRule, median, others};
+use crate::baseline::{Baselines, Conditions, LEAVE_OUT_MAX, OutlierRule, median, others};
 use crate::check::CheckName;
-use crate::facts::{Engine, NodeId};
+use crate::facts::{Engine, NodeId, Roster};
 use crate::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult};
 use crate::votes::Votes;
@@ -22,8 +22,59 @@ pub struct Suite {
     pub unbuilt: Vec<CheckName>,
     /// What measures.
     pub engine: Engine,
-    /// The limits.
-    pub baselines: Baselines,
+    /// The limits: the files that hold for the engine.
+    pub baselines: Vec<Baselines>,
+    /// What the limits depend on, once the nodes have met.
+    pub hardware: Hardware,
+}
+
+/// What the nodes of a job have alike, as far as limits depend on it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hardware {
+    /// The model of all GPUs, if they are of one.
+    pub gpu: Option<String>,
+    /// GPUs of each node, if all have as many.
+    pub gpus: Option<u32>,
+    /// Whether NVLink multicast may be used.
+    pub nvls: bool,
+}
+
+impl Suite {
+    /// The same suite on the nodes that met.
+    #[must_use]
+    pub fn on(&self, roster: &Roster) -> Self {
+        let joined = || roster.nodes.iter().filter_map(|entry| entry.joined.as_ref());
+        let models: BTreeSet<&str> =
+            joined().flat_map(|joined| &joined.facts.gpus).map(|gpu| gpu.model.as_str()).collect();
+        let counts: BTreeSet<usize> =
+            joined().map(|joined| joined.facts.gpus.len()).filter(|count| *count > 0).collect();
+        let only = |models: &BTreeSet<&str>| match models.first() {
+            Some(model) if models.len() == 1 => Some((*model).to_owned()),
+            _ => None,
+        };
+        let gpus = counts.first().filter(|_| counts.len() == 1).and_then(|count| u32::try_from(*count).ok());
+        let hardware = Hardware { gpu: only(&models), gpus, nvls: self.hardware.nvls };
+        Self { hardware, ..self.clone() }
+    }
+
+    /// The limit of a quantity, for messages of this size.
+    fn limit(&self, check: CheckName, metric: Metric, bytes: Option<u64>) -> Option<Limit> {
+        let file = match (self.engine, &self.hardware.gpu) {
+            (Engine::Host, _) => self.baselines.first(),
+            (Engine::Cuda, model) => {
+                Baselines::for_gpu(&self.baselines, model.as_deref().unwrap_or_default())
+            }
+        };
+        let conditions = Conditions {
+            gpus: self.hardware.gpus,
+            bytes,
+            nvls: (self.engine == Engine::Cuda).then_some(self.hardware.nvls),
+            network: None,
+        };
+        // Right results need no file.
+        let nothing = Baselines::empty(self.engine);
+        file.unwrap_or(&nothing).limit_at(check, metric, &conditions)
+    }
 }
 
 /// What one group of nodes showed in one round.
@@ -235,7 +286,7 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
                 of_peers()
             };
             let judged_as = judged_as(result.round.check, &subject);
-            let limits = [suite.baselines.limit(judged_as, metric), outlier];
+            let limits = [suite.limit(judged_as, metric, measurement.bytes), outlier];
             let limit = limits.into_iter().flatten().reduce(|kept, other| stricter(metric, kept, other));
             let miss = limit.as_ref().is_some_and(|limit| worse(metric, measurement.value, limit.value));
             Evidence {

@@ -186,6 +186,9 @@ pub struct Measurement {
     pub peers: Vec<NodeId>,
     /// The number, in [`Metric::unit`].
     pub value: f64,
+    /// Size of the messages that were moved, where limits depend on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
     /// The single readings behind `value`, at most 32.
     pub samples: Vec<f64>,
     /// What a person should know, such as the port that refused; empty if nothing.

@@ -82,6 +82,7 @@ mod tests {
                 subject: Subject::Gpu { node: 0, index },
                 peers: Vec::new(),
                 value: *value,
+                bytes: None,
                 samples: Vec::new(),
                 detail: (*model).to_owned(),
                 started_at: Timestamp::UNIX_EPOCH,

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use cluster::slurm::environment::JobEnv;
 use diag::baseline::{BaselineError, Baselines};
 use diag::check::CheckName;
-use diag::facts::Engine;
-use diag::judge::Suite;
+use diag::facts::{Engine, Roster};
+use diag::judge::{Hardware, Suite};
 use diag::policy::{Policy, Scope};
 use diag::request::effective::{Effective, Source, effective};
 use diag::request::mistake::Mistake;
@@ -18,8 +18,17 @@ use serde::Serialize;
 /// The variable that carries the request; slurmd gives it this prefix.
 pub const REQUEST_VARIABLE: &str = "SPANK_AIMASTER_REQUEST";
 
-/// Floors for the host engine, where the site has no file of its own.
-const BUILT_IN_HOST_BASELINES: &str = include_str!("../../conf/baselines/host.toml");
+/// The limits that serve where the site has no files of its own for the engine.
+const BUILT_IN_BASELINES: &[&str] = &[
+    include_str!("../../conf/baselines/host.toml"),
+    include_str!("../../conf/baselines/a100.toml"),
+    include_str!("../../conf/baselines/b200.toml"),
+    include_str!("../../conf/baselines/b300.toml"),
+    include_str!("../../conf/baselines/gb200.toml"),
+    include_str!("../../conf/baselines/gh200.toml"),
+    include_str!("../../conf/baselines/h100.toml"),
+    include_str!("../../conf/baselines/h200.toml"),
+];
 
 /// Everything that is known before anything is measured.
 #[derive(Debug, Clone)]
@@ -111,6 +120,7 @@ pub fn assignment(
         unbuilt: asked.unbuilt.clone(),
         engine: policy.engine,
         baselines,
+        hardware: Hardware { nvls: policy.cuda.nvls, ..Hardware::default() },
     };
     let digest = digest(&suite, &policy);
     Ok(Some(Assignment { job, policy, asked, suite, digest }))
@@ -122,6 +132,12 @@ impl Assignment {
     pub fn site_checks(&self) -> BTreeSet<CheckName> {
         let by_site = |check: &CheckName| self.asked.source_of(*check) == Some(Source::Site);
         self.asked.checks.iter().copied().filter(by_site).collect()
+    }
+
+    /// The same for the nodes that met: limits depend on their GPUs.
+    #[must_use]
+    pub fn on(&self, roster: &Roster) -> Self {
+        Self { suite: self.suite.on(roster), ..self.clone() }
     }
 
     /// 1 for the first start of the job, 2 after its first restart, ...
@@ -152,16 +168,36 @@ fn in_scope(scope: &Scope, job: &JobEnv) -> bool {
     partition && features
 }
 
-fn baselines(policy: &Policy) -> Result<Baselines, AssignmentError> {
-    let path = policy.paths.baseline_dir.join(format!("{}.toml", policy.engine));
-    let text = match (read(&path)?, policy.engine) {
-        (Some(text), _) => text,
-        (None, Engine::Host) => BUILT_IN_HOST_BASELINES.to_owned(),
-        (None, Engine::Cuda) => {
-            return Ok(Baselines::empty(Engine::Cuda));
-        }
+/// The site's baseline files of the engine, in the order of their names; without a folder those that were built in.
+fn baselines(policy: &Policy) -> Result<Vec<Baselines>, AssignmentError> {
+    let folder = &policy.paths.baseline_dir;
+    let unreadable = |source| AssignmentError::Read { path: folder.clone(), source };
+    let mut paths = match std::fs::read_dir(folder) {
+        Ok(entries) => entries
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<Result<Vec<PathBuf>, _>>()
+            .map_err(unreadable)?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(source) => return Err(unreadable(source)),
     };
-    Baselines::parse(&text).map_err(|source| AssignmentError::Baseline { path, source })
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    paths.sort_unstable();
+    let mut files = Vec::new();
+    for path in paths {
+        let Some(text) = read(&path)? else { continue };
+        let file = Baselines::parse(&text).map_err(|source| AssignmentError::Baseline { path, source })?;
+        files.push(file);
+    }
+    files.retain(|file| file.engine == policy.engine);
+    if files.is_empty() {
+        for text in BUILT_IN_BASELINES {
+            let path = PathBuf::from("(built in)");
+            let file = Baselines::parse(text).map_err(|source| AssignmentError::Baseline { path, source })?;
+            files.push(file);
+        }
+        files.retain(|file| file.engine == policy.engine);
+    }
+    Ok(files)
 }
 
 /// A file's text; `None` where there is no file.
@@ -181,6 +217,7 @@ fn digest(suite: &Suite, policy: &Policy) -> String {
         unbuilt: &'a [CheckName],
         engine: Engine,
         host: diag::policy::HostEngine,
+        nvls: bool,
         max_drain: (u32, f64),
         baselines: String,
     }
@@ -189,6 +226,7 @@ fn digest(suite: &Suite, policy: &Policy) -> String {
         unbuilt: &suite.unbuilt,
         engine: suite.engine,
         host: policy.host,
+        nvls: policy.cuda.nvls,
         max_drain: (policy.actions.max_drain_nodes, policy.actions.max_drain_fraction),
         baselines: format!("{:?}", suite.baselines),
     };

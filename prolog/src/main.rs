@@ -116,6 +116,7 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
         }
     };
     leading.store(session.is_leader(), Ordering::Relaxed);
+    let assignment = &assignment.on(session.roster());
     meeting::introduce(&mut worker, &session, &events).await;
     let progress = session.is_leader().then(|| Progress::start(Arc::clone(&scontrol), job.job_id, deadline));
     let mut shown = None;

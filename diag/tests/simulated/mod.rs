@@ -9,7 +9,7 @@ use diag::baseline::Baselines;
 use diag::check::{CheckName, Scope};
 use diag::conclude::{Caps, verdict};
 use diag::facts::{Engine, Joined, NodeFacts, NodeId, Roster, RosterEntry};
-use diag::judge::Suite;
+use diag::judge::{Hardware, Suite};
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use diag::plan;
 use diag::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
@@ -242,7 +242,7 @@ fn rails(check: CheckName) -> bool {
 
 pub fn suite(checks: &[CheckName]) -> Suite {
     let baselines = Baselines::parse(include_str!("../../../conf/baselines/host.toml")).unwrap();
-    Suite { checks: checks.to_vec(), unbuilt: Vec::new(), engine: Engine::Host, baselines }
+    Suite { checks: checks.to_vec(), unbuilt: Vec::new(), engine: Engine::Host, baselines: vec![baselines], hardware: Hardware::default() }
 }
 
 fn number(check: CheckName, metric: Metric, subject: Subject, value: f64) -> Measurement {
@@ -252,6 +252,7 @@ fn number(check: CheckName, metric: Metric, subject: Subject, value: f64) -> Mea
         subject,
         peers: Vec::new(),
         value,
+        bytes: None,
         samples: vec![value],
         detail: String::new(),
         started_at: Timestamp::UNIX_EPOCH,

@@ -2,7 +2,7 @@
 //! and what the numbers are about. The checks themselves are one file each.
 
 use diag::check::{CheckName, CheckSpec, Scope};
-use diag::facts::{NodeFacts, NodeId};
+use diag::facts::{Engine, NodeFacts, NodeId};
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use diag::round::{Purpose, Round};
 
@@ -122,6 +122,7 @@ pub(super) fn numbers(
 ) -> Vec<Measurement> {
     let mut rate = cx.measurement(Metric::Busbw, subject.clone(), busbw.gb_per_s, span);
     rate.samples.clone_from(&busbw.samples);
+    rate.bytes = (cx.policy.engine == Engine::Cuda).then_some(busbw.bytes);
     let what = collective.plural();
     rate.detail = if busbw.limited {
         format!("the limit ran out: {} bytes in {:.2} s", busbw.moved_bytes, busbw.seconds)

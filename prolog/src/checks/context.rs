@@ -178,6 +178,7 @@ impl Context<'_> {
             subject,
             peers,
             value,
+            bytes: None,
             samples: Vec::new(),
             detail: String::new(),
             started_at: span.started_at,
