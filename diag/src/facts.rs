@@ -43,6 +43,31 @@ pub struct NodeFacts {
     pub unable: Option<String>,
 }
 
+impl NodeFacts {
+    /// What makes this node unfit to be measured together with the leader, naming both, and how to mend it.
+    #[must_use]
+    pub fn unfit_for(&self, leader: &Self) -> Option<String> {
+        if leader.version != self.version {
+            return Some(format!(
+                "it runs version {}, the leader runs {}: install the same one",
+                self.version, leader.version
+            ));
+        }
+        if leader.engine != self.engine {
+            return Some(format!(
+                "it measures with engine {}, the leader with {}: make `engine` in aimaster.toml equal on all nodes",
+                self.engine, leader.engine
+            ));
+        }
+        (leader.request_digest != self.request_digest).then(|| {
+            format!(
+                "its request and policy have digest {}, the leader's {}: make the policies equal",
+                self.request_digest, leader.request_digest
+            )
+        })
+    }
+}
+
 /// One node in the roster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RosterEntry {
