@@ -14,11 +14,14 @@ use tokio_util::bytes::Bytes;
 
 use crate::mesh::Incoming;
 use crate::message::Message;
+use crate::second_hand::pass_on;
 use crate::session::{LAST_LOOK, Session, SessionError};
 
 /// How long the deputy waits for the others to find out that the leader is lost: they notice a frozen one at
 /// about the same deadline as the deputy does.
 pub(crate) const RESUME_WAIT: Duration = Duration::from_secs(3);
+/// How long a connection to the deputy may still be under way.
+const DEPUTY_LINK: Duration = Duration::from_secs(2);
 /// The tag of nodes that wait for the last word; no exchange has it.
 pub(crate) const CONCLUDING: u32 = u32::MAX;
 
@@ -41,6 +44,8 @@ pub(crate) enum Gathered {
 /// A step under way.
 struct Round {
     tag: u32,
+    /// The leader that this node takes the place of.
+    replaces: Option<NodeId>,
     found: BTreeMap<NodeId, Result<Bytes, String>>,
     open: BTreeSet<NodeId>,
     /// Nodes that handed in to this leader.
@@ -58,7 +63,7 @@ impl Session {
         own: Bytes,
         deadline: Instant,
     ) -> Result<Gathered, SessionError> {
-        let mut round = self.collect(tag, own, deadline).await;
+        let mut round = self.collect((tag, None), own, deadline).await;
         // While this node slept the others may have turned to the deputy: their words are behind their answers.
         let late = if Instant::now() >= deadline { LAST_LOOK } else { Duration::ZERO };
         while let Some(incoming) = self.mesh.next(Instant::now() + late).await {
@@ -83,9 +88,15 @@ impl Session {
         Gathered::Answers(round.found)
     }
 
-    async fn collect(&mut self, tag: u32, own: Bytes, deadline: Instant) -> Round {
+    async fn collect(
+        &mut self,
+        (tag, replaces): (u32, Option<NodeId>),
+        own: Bytes,
+        deadline: Instant,
+    ) -> Round {
         let mut round = Round {
             tag,
+            replaces,
             found: BTreeMap::new(),
             open: BTreeSet::new(),
             behind: BTreeSet::new(),
@@ -142,7 +153,10 @@ impl Session {
             {
                 round.map = Some(payload);
             }
-            Incoming::Message { from, message: Message::Follows { leader }, .. } => {
+            // That a node followed the old leader, before it was lost, says nothing.
+            Incoming::Message { from, message: Message::Follows { leader, .. }, .. }
+                if round.replaces != Some(leader) =>
+            {
                 round.elsewhere.insert(from, leader);
                 if round.open.remove(&from) {
                     round.found.insert(from, Err(format!("it follows {}", self.id.name(leader))));
@@ -205,17 +219,29 @@ impl Session {
     /// From now on `node` leads; the old leader is told, in case it only slept.
     pub(crate) fn leads(&mut self, node: NodeId) {
         let old = self.leader;
-        self.mesh.send(old, &Message::Follows { leader: node }, &[]);
+        self.mesh.send(old, &Message::Follows { leader: node, roster: None }, &[]);
         self.id.log.line(&format!("{} leads instead of {}", self.id.name(node), self.id.name(old)));
         self.leader = node;
         self.roster.leader = node;
     }
 
     /// A node that lost its leader hands in to the deputy. False: there is none to hand in to.
-    pub(crate) fn resume(&mut self, tag: u32, own: &[u8]) -> bool {
+    pub(crate) async fn resume(&mut self, tag: u32, own: &[u8]) -> bool {
         let deputy = 1;
-        if self.leader != 0 || self.id.me <= deputy || !self.mesh.alive(deputy) {
+        let joined = self.roster.nodes.get(1).is_some_and(|entry| entry.joined.is_some());
+        if self.leader != 0 || self.id.me <= deputy || !joined {
             return false;
+        }
+        // A leader that dies at the very start may be gone before the deputy was reached.
+        let patience = Instant::now() + DEPUTY_LINK;
+        while !self.mesh.alive(deputy) {
+            match self.mesh.next(patience).await {
+                Some(incoming) => self.aside(incoming),
+                None => return false,
+            }
+        }
+        if let Some(roster) = pass_on(&self.roster).filter(|_| self.finished.is_none()) {
+            self.mesh.send(deputy, &Message::Orphaned { leader: self.leader, roster }, &[]);
         }
         self.leads(deputy);
         let finished = self.finished.as_ref().map_or(0, |(step, ..)| *step);
@@ -239,7 +265,7 @@ impl Session {
         let before = self.roster.nodes.iter().filter(|entry| entry.joined.is_some()).count();
         // The old leader counts: it may live and only the link to it be broken.
         let entitled = before - (self.lost.len() - 1).min(before);
-        let round = self.collect(tag, own, deadline.max(Instant::now() + RESUME_WAIT)).await;
+        let round = self.collect((tag, Some(old)), own, deadline.max(Instant::now() + RESUME_WAIT)).await;
         if 2 * (round.behind.len() + 1) <= entitled {
             self.lost.remove(&old);
             return Err(lost);

@@ -15,6 +15,7 @@ mod message;
 #[allow(unsafe_code)]
 pub mod munge;
 pub mod rendezvous;
+mod second_hand;
 pub mod session;
 pub mod slurm;
 pub mod wire;

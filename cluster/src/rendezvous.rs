@@ -22,6 +22,7 @@ use crate::handshake::{Established, Identity, Tally};
 use crate::log::LogSink;
 use crate::mesh::{Incoming, Mesh};
 use crate::message::{Message, WireRoster};
+use crate::second_hand::{Offered, pass_on};
 use crate::session::Session;
 
 /// How long the leader waits for its deputy's word on who leads: one round trip and a busy machine.
@@ -195,6 +196,7 @@ pub async fn meet_unless(
         joined: BTreeMap::new(),
         left: BTreeMap::new(),
         elsewhere: BTreeSet::new(),
+        offered: Offered::default(),
         give_up,
         own_address: own_address.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
         id,
@@ -225,6 +227,7 @@ struct Meeting {
     left: BTreeMap<NodeId, String>,
     /// Nodes that follow another leader.
     elsewhere: BTreeSet<NodeId>,
+    offered: Offered,
     own_address: IpAddr,
 }
 
@@ -311,6 +314,9 @@ impl Meeting {
             let why = format!("it joined, then its connection ended: {}", self.mesh.why(from));
             self.left.insert(from, why);
         }
+        if let Some(roster) = self.offered.take(&self.mesh) {
+            return Ok(Turn::Follow(roster));
+        }
         match self.stage {
             Stage::Asked(_) if !self.mesh.alive(1) => self.decide(),
             _ => Ok(Turn::Wait),
@@ -341,8 +347,14 @@ impl Meeting {
                 }
                 self.stage = Stage::Following(Instant::now() + LINK_ANSWER);
             }
-            Message::Follows { .. } => {
+            Message::Orphaned { leader, roster } => {
+                self.offered.hear(&self.id, leader, Some(roster));
+                return self.offered.take(&self.mesh).map_or(Turn::Wait, Turn::Follow);
+            }
+            Message::Follows { leader, roster } => {
                 self.elsewhere.insert(from);
+                self.offered.hear(&self.id, leader, roster);
+                return self.offered.take(&self.mesh).map_or(Turn::Wait, Turn::Follow);
             }
             _ => (),
         }
@@ -424,7 +436,10 @@ impl Meeting {
             let nodes = self.id.nodes.len();
             // Half is enough for the leader, the deputy needs more: both can't have it.
             if 2 * votes < nodes + usize::from(self.id.me == 1) {
-                return Err(MeetError::Outvoted { votes, nodes });
+                return match self.offered.take(&self.mesh) {
+                    Some(roster) => self.follow(roster),
+                    None => Err(MeetError::Outvoted { votes, nodes }),
+                };
             }
         }
         let key = self.id.data_key.clone().unwrap_or_default();
@@ -441,8 +456,16 @@ impl Meeting {
                 Some(Incoming::Message { from, message: Message::Accepted, .. }) if open.remove(&from) => {
                     votes += 1
                 }
-                Some(Incoming::Message { from, message: Message::Follows { .. }, .. }) => {
+                Some(Incoming::Message { from, message: Message::Follows { leader, roster }, .. }) => {
+                    self.offered.hear(&self.id, leader, roster);
                     open.remove(&from);
+                }
+                Some(Incoming::Message { message: Message::Orphaned { leader, roster }, .. }) => {
+                    self.offered.hear(&self.id, leader, Some(roster));
+                    // What its senders say next is for a session.
+                    if self.offered.ready(&self.mesh) {
+                        break;
+                    }
                 }
                 Some(Incoming::Closed { from }) if !self.mesh.alive(from) => {
                     open.remove(&from);
@@ -462,7 +485,7 @@ impl Meeting {
         self.mesh.send(leader, &Message::Accepted, &[]);
         let other = 1 - leader;
         if other != self.id.me {
-            self.mesh.send(other, &Message::Follows { leader }, &[]);
+            self.mesh.send(other, &Message::Follows { leader, roster: pass_on(&roster) }, &[]);
         }
         Ok(Session::new(self.id, self.mesh, roster, key))
     }

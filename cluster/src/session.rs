@@ -20,6 +20,7 @@ use crate::gather::{CONCLUDING, Early, Gathered, RESUME_WAIT};
 use crate::handshake::{Counters, Identity};
 use crate::mesh::{Incoming, Mesh};
 use crate::message::Message;
+use crate::second_hand::pass_on;
 
 /// A node waits this much longer than the leader, who uses its own deadline up and then has to spread the map.
 pub const ANSWER_SLACK: Duration = Duration::from_secs(3);
@@ -269,7 +270,7 @@ impl Session {
         loop {
             let next = match self.next_of_leader(deadline + ANSWER_SLACK).await {
                 Err(lost) => {
-                    if !self.resume(tag, own) {
+                    if !self.resume(tag, own).await {
                         return Err(lost);
                     }
                     deadline = deadline.max(Instant::now()) + RESUME_WAIT;
@@ -330,10 +331,16 @@ impl Session {
     pub(crate) fn aside(&mut self, incoming: Incoming) {
         match incoming {
             Incoming::Linked(established) => {
-                self.mesh.add(*established);
+                let linked = self.mesh.add(*established).map(|(peer, _)| peer);
+                // A deputy that was not reached when the roster came must know of it, should the leader go.
+                if let Some(peer) = linked.filter(|peer| *peer <= 1 && *peer != self.leader) {
+                    let roster = pass_on(&self.roster);
+                    self.mesh.send(peer, &Message::Follows { leader: self.leader, roster }, &[]);
+                }
             }
             Incoming::Message { from, message: Message::Roster(_), .. } if from != self.leader => {
-                self.mesh.send(from, &Message::Follows { leader: self.leader }, &[]);
+                let roster = pass_on(&self.roster);
+                self.mesh.send(from, &Message::Follows { leader: self.leader, roster }, &[]);
             }
             Incoming::Message { from, message: Message::Resume { step, tag, finished }, payload } => {
                 self.early.insert(from, Early { step, tag, finished, payload });
@@ -383,7 +390,7 @@ impl Session {
                     Err(lost) => {
                         self.leader_lost = true;
                         self.step += 1;
-                        if !self.resume(CONCLUDING, &[]) {
+                        if !self.resume(CONCLUDING, &[]).await {
                             return Err(lost);
                         }
                         deadline = deadline.max(Instant::now() + DEPUTY_WORD);

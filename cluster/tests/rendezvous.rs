@@ -277,7 +277,8 @@ async fn a_forged_frame_ends_that_connection_only() {
     assert_eq!(done[1].1.as_ref().unwrap(), map);
     assert!(matches!(&map[&2], Exchanged::Lost { because } if because.contains("hash of frame")), "{map:?}");
     assert!(matches!(done[2].1, Err(SessionError::LeaderLost { .. })));
-    assert!(begin.elapsed() < Duration::from_secs(1));
+    // The one that was cut off still looks for the deputy, which it never reached.
+    assert!(begin.elapsed() < Duration::from_secs(3));
 }
 
 #[tokio::test]

@@ -124,6 +124,46 @@ async fn a_map_that_reached_only_some_nodes_holds_for_all() {
 }
 
 #[tokio::test]
+async fn a_leader_that_dies_while_it_hands_out_its_roster_leaves_nobody_without() {
+    let job = Job::new(29, 4);
+    let _blocked: Vec<_> = (1..8).map(|i| blocked(job.first_port + i)).collect();
+    let mut config = job.config(0);
+    config.addresses.remove(&1); // one connection only between leader and deputy
+    let leader = tokio::spawn(meet(config, facts()));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let dumb = relay(job.first_port + 8, job.first_port).await;
+    let mut relayed = job.config(1);
+    relayed.ports = job.first_port + 8..=job.first_port + 15;
+    let deputy = tokio::spawn(meet(relayed, facts()));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // The deputy has joined, and the roster won't reach it.
+    dumb.store(true, std::sync::atomic::Ordering::Relaxed);
+    let others: Vec<_> = (2..4).map(|me| job.start(me)).collect();
+    let leader = leader.await.unwrap().unwrap();
+    let mut sessions = Vec::new();
+    for one in others {
+        sessions.push(one.await.unwrap().unwrap());
+    }
+    drop(leader);
+    let begin = Instant::now();
+    // Those who have it measure first and look for the leader when they hand in.
+    let others = tokio::spawn(exchange_all(sessions, 1, 5000));
+    let deputy = deputy.await.unwrap();
+    if deputy.is_err() {
+        for (s, m) in others.await.unwrap() {
+            eprintln!("DBG {} {:?}", s.me(), m);
+        }
+        panic!("{deputy:?}");
+    }
+    let mut deputy = deputy.unwrap();
+    let map = deputy.exchange(1, &10, soon(5000)).await;
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    let mut done = vec![(deputy, map)];
+    done.extend(others.await.unwrap());
+    check_without_leader(&done);
+}
+
+#[tokio::test]
 async fn a_leader_that_sleeps_is_deposed_and_finds_out() {
     let mut sessions = all(&Job::new(23, 4)).await;
     tokio::time::sleep(Duration::from_millis(100)).await;

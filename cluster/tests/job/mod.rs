@@ -114,7 +114,8 @@ pub async fn relay(from: u16, to: u16) -> Arc<std::sync::atomic::AtomicBool> {
     let dumb = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let told = Arc::clone(&dumb);
     let pass = move |client: TcpStream, told: Arc<std::sync::atomic::AtomicBool>| async move {
-        let real = TcpStream::connect((HOME, to)).await.unwrap();
+        // A leader that is gone refuses.
+        let Ok(real) = TcpStream::connect((HOME, to)).await else { return };
         let (mut from_real, mut to_real) = real.into_split();
         let (mut from_client, mut to_client) = client.into_split();
         tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_real).await });
