@@ -47,7 +47,9 @@ pub async fn facts(assignment: &Assignment) -> (Option<Worker>, NodeFacts) {
     let unable = match (&ports, &address, assignment.policy.engine) {
         (Err(error), _, _) => Some(format!("{error:#}")),
         (_, Err(error), _) => Some(format!("its own address is not known: {error}")),
-        (_, _, Engine::Cuda) => kernels::require_cuda().err().map(|error| error.to_string()),
+        (_, _, Engine::Cuda) => {
+            kernels::require_cuda(&kernels::Libraries::default()).err().map(|error| error.to_string())
+        }
         (_, _, Engine::Host) => None,
     };
     let facts = NodeFacts {
