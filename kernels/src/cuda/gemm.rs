@@ -130,7 +130,7 @@ pub struct Wrong {
 pub struct Sampled {
     /// How many were looked at.
     pub looked_at: usize,
-    /// The largest distance from the right value.
+    /// The largest distance from the right value; NaN once an element is none.
     pub worst: f64,
     /// Those that are off.
     pub wrong: Vec<Wrong>,
@@ -198,7 +198,7 @@ impl Gemm {
         self.choice
     }
 
-    /// Queues one product by the fastest algorithm.
+    /// Queues one product by the fastest algorithm. After some hundred that nobody waited for, the driver would wait.
     ///
     /// # Errors
     /// The stream is of another GPU, or the library refuses.
@@ -239,20 +239,25 @@ impl Gemm {
     /// Compares elements of the last product, at places that are the same everywhere, with the exact values.
     ///
     /// # Errors
-    /// The wait's.
+    /// No sample or a million, or the wait's.
     pub fn sample(&self, stream: &Stream, samples: usize, limit: Limit<'_>) -> Result<Sampled, CudaError> {
         let n = self.product.n();
         let bytes = self.shape.output.bytes();
+        let elements: Vec<[u64; 2]> = (0..samples as u64)
+            .map(|index| [2 * index, 2 * index + 1].map(|index| splitmix(SAMPLE_SEED, index) % n))
+            .collect();
+        let at = |[row, column]: &[u64; 2]| (column * n + row) as usize * bytes;
+        let starts: Vec<usize> = elements.iter().map(at).collect();
+        let read = self.d.read_places(stream, &starts, bytes, limit)?;
         let mut sampled = Sampled { looked_at: samples, worst: 0.0, wrong: Vec::new() };
-        for index in 0..samples as u64 {
-            let (row, column) =
-                (splitmix(SAMPLE_SEED, 2 * index) % n, splitmix(SAMPLE_SEED, 2 * index + 1) % n);
-            let at = (column * n + row) as usize * bytes;
-            let found = self.shape.output.value(&self.d.read_from(stream, at, bytes, limit)?);
+        for ([row, column], found) in elements.into_iter().zip(read.chunks_exact(bytes)) {
+            let found = self.shape.output.value(found);
             let right = exact(self.shape.operand, n, SEEDS, [row, column]);
             let tolerance = tolerance(self.shape, right);
             let off = (found - right.value).abs();
-            sampled.worst = if off.is_nan() { off } else { sampled.worst.max(off) };
+            if off.is_nan() || off > sampled.worst {
+                sampled.worst = off;
+            }
             if off.is_nan() || off > tolerance {
                 sampled.wrong.push(Wrong { row, column, found, right: right.value, tolerance });
             }

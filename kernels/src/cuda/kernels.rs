@@ -10,6 +10,8 @@ use super::pattern::Collective;
 use super::table::SUCCESS;
 use super::{Context, CudaError, DeviceBuffer, Element, Limit, Operand, Stream};
 
+use Argument::{Narrow, Wide};
+
 /// The PTX, with the zero byte at its end that the driver wants.
 const PTX: &str = concat!(include_str!("../../checks.ptx"), "\0");
 
@@ -85,9 +87,9 @@ impl Kernels {
         };
         let count = (buffer.len() / operand.bytes()) as u64;
         self.owns(stream, buffer)?;
-        let mut arguments = [pointer(&buffer.address()), pointer(&count), pointer(&seed)];
-        // SAFETY: the kernel takes an address, two 64-bit numbers, and writes `count` elements there.
-        unsafe { self.launch(function, stream, count, &mut arguments) }
+        let arguments = [Wide(buffer.address()), Wide(count), Wide(seed)];
+        // SAFETY: the kernel takes an address and two 64-bit numbers, and writes `count` elements there.
+        unsafe { self.launch(function, stream, count, &arguments) }
     }
 
     /// The checksum of a buffer: the same bits in the same places give the same number, on every GPU.
@@ -106,10 +108,10 @@ impl Kernels {
         let count = (buffer.bytes() / size_of::<u32>()) as u64;
         self.owns(stream, buffer)?;
         self.total(stream, limit, |sum| {
-            let mut arguments = [pointer(&buffer.address()), pointer(&count), pointer(sum)];
+            let arguments = [Wide(buffer.address()), Wide(count), Wide(sum)];
             // SAFETY: the kernel takes two addresses around a 64-bit number; it reads `count` words and adds to one
             // 64-bit number.
-            unsafe { self.launch(self.checksum, stream, count, &mut arguments) }
+            unsafe { self.launch(self.checksum, stream, count, &arguments) }
         })
     }
 
@@ -125,9 +127,9 @@ impl Kernels {
     ) -> Result<(), CudaError> {
         let count = buffer.len() as u64;
         self.owns(stream, buffer)?;
-        let mut arguments = [pointer(&buffer.address()), pointer(&count), pointer(&rank)];
+        let arguments = [Wide(buffer.address()), Wide(count), Narrow(rank)];
         // SAFETY: the kernel takes an address, a 64-bit and a 32-bit number, and writes `count` floats there.
-        unsafe { self.launch(self.fill_rank, stream, count, &mut arguments) }
+        unsafe { self.launch(self.fill_rank, stream, count, &arguments) }
     }
 
     /// How many elements of a receive buffer differ from what the collective must leave there.
@@ -147,19 +149,19 @@ impl Kernels {
             .ok_or_else(|| self.context.size_error(format!("{collective:?} into {count} elements")))?;
         self.owns(stream, buffer)?;
         self.total(stream, limit, |wrong| {
-            let mut arguments = [
-                pointer(&buffer.address()),
-                pointer(&count),
-                pointer(&form.chunk),
-                pointer(&form.origin),
-                pointer(&form.factor),
-                pointer(&form.offset),
-                pointer(&form.step),
-                pointer(wrong),
+            let arguments = [
+                Wide(buffer.address()),
+                Wide(count),
+                Wide(form.chunk),
+                Wide(form.origin),
+                Narrow(form.factor),
+                Narrow(form.offset),
+                Narrow(form.step),
+                Wide(wrong),
             ];
             // SAFETY: the kernel takes an address, three 64-bit and three 32-bit numbers and an address; it reads
             // `count` floats, divides by a chunk that is not zero, and adds to one 64-bit number.
-            unsafe { self.launch(self.count_wrong, stream, count, &mut arguments) }
+            unsafe { self.launch(self.count_wrong, stream, count, &arguments) }
         })
     }
 
@@ -175,11 +177,11 @@ impl Kernels {
         &self,
         stream: &Stream,
         limit: Limit<'_>,
-        launch: impl FnOnce(&u64) -> Result<(), CudaError>,
+        launch: impl FnOnce(u64) -> Result<(), CudaError>,
     ) -> Result<u64, CudaError> {
         let mut total = DeviceBuffer::<u64>::new(&self.context, 1)?;
         total.zero(stream)?;
-        launch(&total.address())?;
+        launch(total.address())?;
         total.read(stream, limit).map(|value| value.into_iter().sum())
     }
 
@@ -191,26 +193,27 @@ impl Kernels {
     /// Queues a kernel over `count` elements.
     ///
     /// # Safety
-    /// The arguments point to values of the types that the kernel takes, and what it touches lives in this context
-    /// until the stream has run dry.
+    /// The arguments are of the types that the kernel takes, and what it touches lives in this context until the
+    /// stream has run dry.
     unsafe fn launch(
         &self,
         function: CUfunction,
         stream: &Stream,
         count: u64,
-        arguments: &mut [*mut c_void],
+        arguments: &[Argument],
     ) -> Result<(), CudaError> {
         self.context.bind()?;
         let most = u64::from(self.context.info().multiprocessors.max(1) * BLOCKS_EACH);
         let blocks = count.div_ceil(THREADS.into()).clamp(1, most);
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-        // SAFETY: the caller's promise.
-        let code = unsafe { self.raw_launch(function, blocks, THREADS, stream, arguments.as_mut_ptr()) };
+        let mut pointers: Vec<*mut c_void> = arguments.iter().map(Argument::pointer).collect();
+        // SAFETY: the caller's promise; the pointers are those of the arguments, which outlive the call.
+        let code = unsafe { self.raw_launch(function, blocks, THREADS, stream, pointers.as_mut_ptr()) };
         self.context.check("cuLaunchKernel", code)
     }
 
     /// # Safety
-    /// As for [`Self::launch`].
+    /// As for [`Self::launch`]; each pointer is one of a value that outlives the call.
     unsafe fn raw_launch(
         &self,
         function: CUfunction,
@@ -235,9 +238,19 @@ impl Drop for Kernels {
     }
 }
 
-/// A kernel argument.
-fn pointer<T>(value: &T) -> *mut c_void {
-    std::ptr::from_ref(value).cast_mut().cast()
+/// A kernel's argument, by its width.
+enum Argument {
+    Wide(u64),
+    Narrow(u32),
+}
+
+impl Argument {
+    fn pointer(&self) -> *mut c_void {
+        match self {
+            Wide(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            Narrow(value) => std::ptr::from_ref(value).cast_mut().cast(),
+        }
+    }
 }
 
 /// A loaded module until its functions are known.

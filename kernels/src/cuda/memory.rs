@@ -180,6 +180,43 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(to)
     }
 
+    /// Copies short pieces, `len` elements from each of some places on, to the host, one after the other, and waits
+    /// once.
+    ///
+    /// # Errors
+    /// A piece is not in the buffer, there is none, all together are more than 4 MiB, or the wait's.
+    pub fn read_places(
+        &self,
+        stream: &Stream,
+        starts: &[usize],
+        len: usize,
+        limit: Limit<'_>,
+    ) -> Result<Vec<T>, CudaError> {
+        self.usable(stream)?;
+        let inside = |start: &usize| start.checked_add(len).is_some_and(|end| end <= self.len);
+        let total = starts.len().saturating_mul(len);
+        if !(1..=PIECE / size_of::<T>()).contains(&total) || !starts.iter().all(inside) {
+            let what = format!("{} pieces of {len} elements, of {}", starts.len(), self.len);
+            return Err(self.context.size_error(what));
+        }
+        let staging = Staging::<T>::new(&self.context, total)?;
+        for (index, start) in starts.iter().enumerate() {
+            let from = self.address + (start * size_of::<T>()) as u64;
+            // SAFETY: the staging memory holds a piece for each start, and is given back only once the stream has run
+            // dry; the piece is in the buffer.
+            let code = unsafe {
+                let to = staging.address.add(index * len).cast();
+                (self.context.functions().copy_to_host)(to, from, len * size_of::<T>(), stream.raw())
+            };
+            self.context.check("cuMemcpyDtoHAsync", code)?;
+        }
+        stream.wait(limit)?;
+        let mut to = vec![T::default(); total];
+        // SAFETY: the copies are done, so the staging memory holds as many elements, of which any bits are valid.
+        unsafe { std::ptr::copy_nonoverlapping(staging.address, to.as_mut_ptr(), total) };
+        Ok(to)
+    }
+
     fn usable(&self, stream: &Stream) -> Result<(), CudaError> {
         self.context.owns(stream.context(), "the stream")?;
         self.context.bind()

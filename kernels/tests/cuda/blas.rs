@@ -1,5 +1,5 @@
-//! cuBLASLt's layer: what is missing or refused becomes an error value, a suggestion that is refused is passed over,
-//! and a handle that work may need is not destroyed.
+//! cuBLASLt's layer: what is missing or refused becomes an error value, a suggestion that is refused is passed over, a
+//! wrong element is found, and a handle that work may need is not destroyed.
 
 use std::time::Duration;
 
@@ -106,4 +106,36 @@ fn a_hung_product_is_an_error_and_its_handle_stays() {
     drop((gemm, lt));
     assert_eq!(switches.get("fake_live"), 1, "the handle");
     fake.set("fake_answer", 0);
+}
+
+#[test]
+fn a_right_product_passes_and_a_wrong_bit_does_not() {
+    let (fake, switches) = fakes();
+    fake.set("fake_capability", 90);
+    let context = fake.context();
+    let (stream, kernels) = (Stream::new(&context).unwrap(), Kernels::load(&context).unwrap());
+    let lt = CublasLt::open(&fake.libraries, &context).unwrap();
+    for (operand, output) in [
+        (Operand::Bf16, Output::Bf16),
+        (Operand::Bf16, Output::F32),
+        (Operand::E4m3, Output::Bf16),
+        (Operand::E4m3, Output::F32),
+    ] {
+        let shape = Shape { n: 64, operand, output };
+        let mut gemm = Gemm::new(&lt, &kernels, &stream, shape, within(LONG)).unwrap();
+        let right = gemm.checksum(&kernels, &stream, within(LONG)).unwrap();
+        // More samples than elements: nearly every one is looked at.
+        let sampled = gemm.sample(&stream, 40_000, within(LONG)).unwrap();
+        assert!(sampled.wrong.is_empty(), "{shape:?} {:?}", sampled.wrong[0]);
+        assert_eq!(gemm.checksum(&kernels, &stream, within(LONG)).unwrap(), right);
+        // The upper half of a float, or a bf16, in column 10.
+        switches.set("fake_flip", 10 * 64 * if output == Output::F32 { 2 } else { 1 } + 6);
+        assert_ne!(gemm.checksum(&kernels, &stream, within(LONG)).unwrap(), right);
+        let sampled = gemm.sample(&stream, 40_000, within(LONG)).unwrap();
+        switches.set("fake_flip", 0);
+        let row = if output == Output::F32 { 2 } else { 5 };
+        assert!(!sampled.wrong.is_empty(), "{shape:?}");
+        assert!(sampled.wrong.iter().all(|one| (one.row, one.column) == (row, 10)), "{:?}", sampled.wrong[0]);
+        assert!(sampled.worst.is_nan() || sampled.worst > 0.1, "{}", sampled.worst);
+    }
 }

@@ -10,8 +10,9 @@ use kernels::cuda::{Context, CudaError, Driver, Limit};
 use libloading::os::unix::Library;
 use tempfile::TempDir;
 
-/// A driver with two GPUs whose memory is the process's own.
-pub const DRIVER: &str = include_str!("libcuda.c");
+/// A driver with two GPUs whose memory is the process's own and that run our kernels on the processor.
+pub const DRIVER: &str =
+    concat!(include_str!("shim.h"), include_str!("../../checks.cu"), include_str!("libcuda.c"));
 
 /// What streams can answer: `CUDA_ERROR_NOT_READY`, `CUDA_ERROR_ILLEGAL_ADDRESS`.
 pub const NOT_READY: i32 = 600;
@@ -35,7 +36,12 @@ pub fn build(folder: &Path, name: &str, source: &str) -> PathBuf {
     let c = folder.join(format!("{name}.c"));
     let library = folder.join(name);
     std::fs::write(&c, source).unwrap();
-    let output = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&c).output().unwrap();
+    let output = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([&library, &c])
+        .arg("-lm")
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     library
 }
