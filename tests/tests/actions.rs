@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use aimaster_tests::{Cluster, JobId, Record, product, serial};
+use aimaster_tests::{Cluster, JobId, Record, product, side_by_side};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -184,7 +184,7 @@ fn most_calls(command: Command, action: &str) -> usize {
 
 #[test]
 fn each_action_for_each_command() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(6), "").unwrap();
     // A look at the job while it measures would count too.
     let policy = format!("{QUICK}time.job_poll_s = 4\n{}", cluster.log_slurm_calls().unwrap());
@@ -233,7 +233,7 @@ const REQUEUE: &str = "--sanity-fail-action=requeue";
 
 #[test]
 fn a_requeued_job_keeps_what_is_the_user_s_and_the_admin_s() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(7), "").unwrap();
     // Long enough for an admin to act while it measures.
     product::set_policy(&cluster, "host.seconds_per_check = 0.8\nactions.max_requeues = 1").unwrap();
@@ -307,7 +307,7 @@ fn under<'a>(cluster: &Cluster, policy: &str, options: &[&str], outcome: &'a str
 
 #[test]
 fn a_policy_bounds_what_is_done() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let extra = "PartitionName=checked Nodes=ALL MaxTime=INFINITE State=UP";
     let cluster = product::boot(Cluster::builder().nodes(6).line(extra), "").unwrap();
     let _slow = cluster.rate("n2", SLOW).unwrap();

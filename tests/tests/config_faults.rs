@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use aimaster_tests::{Block, Cluster, Deny, Told, product, serial};
+use aimaster_tests::{Block, Cluster, Deny, Told, product, side_by_side};
 
 /// The whole range of the product's default policy.
 const PORTS: std::ops::RangeInclusive<u16> = 27_000..=27_199;
@@ -42,7 +42,7 @@ fn blocked(cluster: &Cluster, node: &str, deny: Deny, checks: &str) -> Told {
 
 #[test]
 fn a_port_range_that_a_worker_node_rejects_or_drops_is_named() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), "").unwrap();
     for deny in [Deny::Reject, Deny::Drop] {
         for (option, check) in [
@@ -58,7 +58,7 @@ fn a_port_range_that_a_worker_node_rejects_or_drops_is_named() {
 
 #[test]
 fn one_direction_of_one_pair_is_named_with_its_port() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), "").unwrap();
     // The head of the job meets everybody: only it can't reach n4.
     let block = Block::ports(PORTS).deny(Deny::Reject).from("n1");
@@ -73,7 +73,7 @@ fn one_direction_of_one_pair_is_named_with_its_port() {
 
 #[test]
 fn a_leader_or_deputy_behind_a_firewall_does_not_keep_the_nodes_from_meeting() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), "time.join_s = 4").unwrap();
     for node in ["n1", "n2"] {
         for deny in [Deny::Reject, Deny::Drop] {
