@@ -40,9 +40,7 @@ fn every_function_that_it_lacks_is_named() {
     let fake = Fake::new();
     let context = fake.context();
     let mut count = 0;
-    for (name, source) in
-        ["int cu", "size_t cu", "const char *cu"].iter().flat_map(|one| one_less(CUBLAS_LT, one))
-    {
+    for (name, source) in one_less(CUBLAS_LT, &["int cu", "size_t cu", "const char *cu"]) {
         let library = build(fake.folder(), &format!("lacks-{name}"), &source);
         let libraries = Libraries { cublas_lt: Some(library.clone()), ..Libraries::default() };
         let error = error(CublasLt::open(&libraries, &context));

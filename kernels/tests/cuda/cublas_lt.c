@@ -1,5 +1,5 @@
 // A fake cuBLASLt for the tests of the CUDA layer: it suggests three algorithms and multiplies in
-// the simplest way. One function a line, so that a test can leave each out.
+// the simplest way. One function a line, so that a test finds their names.
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>

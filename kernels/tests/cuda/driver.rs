@@ -23,7 +23,7 @@ fn a_folder_without_a_driver_is_an_error_that_names_it() {
 fn every_function_that_a_driver_lacks_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let mut count = 0;
-    for (name, source) in one_less(DRIVER, "int cu") {
+    for (name, source) in one_less(DRIVER, &["int cu"]) {
         let library = build(folder.path(), &format!("libcuda.so.1.{name}"), &source);
         let libraries = Libraries { cuda: Some(library.clone()), ..Libraries::default() };
         let error = error(Driver::open(&libraries));

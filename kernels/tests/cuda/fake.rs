@@ -46,15 +46,17 @@ pub fn build(folder: &Path, name: &str, source: &str) -> PathBuf {
     library
 }
 
-/// Each function of a source whose line begins so, and the source without it.
-pub fn one_less(source: &str, beginning: &str) -> Vec<(String, String)> {
-    let lines: Vec<&str> = source.lines().collect();
-    let functions = lines.iter().filter(|line| line.starts_with(beginning));
-    functions
-        .map(|function| {
-            let name = function.split('(').next().unwrap().rsplit([' ', '*']).next().unwrap();
-            let rest: Vec<&str> = lines.iter().filter(|line| *line != function).copied().collect();
-            (name.to_owned(), rest.join("\n"))
+/// Each function of a source whose line begins so, and a source that has all the others. They do nothing, which is
+/// enough: a library that lacks a function is refused before any is called.
+pub fn one_less(source: &str, beginnings: &[&str]) -> Vec<(String, String)> {
+    let functions = source.lines().filter(|line| beginnings.iter().any(|one| line.starts_with(one)));
+    let names: Vec<&str> =
+        functions.map(|line| line.split('(').next().unwrap().rsplit([' ', '*']).next().unwrap()).collect();
+    names
+        .iter()
+        .map(|name| {
+            let others = names.iter().filter(|other| *other != name);
+            (name.to_string(), others.map(|other| format!("void {other}(void) {{}}\n")).collect())
         })
         .collect()
 }

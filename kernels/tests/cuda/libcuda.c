@@ -1,6 +1,6 @@
 // A fake libcuda for the tests of the CUDA layer: two GPUs whose memory is the process's own and that run the kernels of
 // checks.cu, which stands before this text, at once and thread by thread; and switches for what can go wrong.
-// One function a line, so that a test can leave each out.
+// One function a line, so that a test finds their names.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
