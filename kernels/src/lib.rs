@@ -6,5 +6,7 @@
 
 pub mod gemm;
 mod libraries;
+pub mod nvml;
+pub mod sysfs;
 
 pub use libraries::{LibraryError, require_cuda};
