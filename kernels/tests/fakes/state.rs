@@ -8,6 +8,7 @@
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID,
@@ -19,9 +20,18 @@ use serde_json::Value;
 /// Handles of MIG instances begin here; below are GPUs, index plus one.
 const MIG_HANDLES: usize = 1000;
 
-pub fn file() -> Option<Value> {
+/// The file as it is now; it is parsed again only when it changed.
+pub fn file() -> Option<Arc<Value>> {
+    static LAST: Mutex<Option<(Vec<u8>, Arc<Value>)>> = Mutex::new(None);
     let path = std::env::var_os("AIMASTER_FAKE_NVML").map(PathBuf::from).or_else(beside)?;
-    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+    let bytes = std::fs::read(path).ok()?;
+    let mut last = LAST.lock().ok()?;
+    if let Some((_, value)) = last.as_ref().filter(|(known, _)| *known == bytes) {
+        return Some(Arc::clone(value));
+    }
+    let value = Arc::new(serde_json::from_slice(&bytes).ok()?);
+    *last = Some((bytes, Arc::clone(&value)));
+    Some(value)
 }
 
 fn beside() -> Option<PathBuf> {
