@@ -153,7 +153,7 @@ fn a_port_counts_when_most_others_have_it_up() {
             &[(Cause, "0 nic mlx5_1", &["up on 1 of the 1 other"])],
         ),
         ("J01: up on one node only", 4, |it| it[0].machine.rdma[4] = readings::nic(4), &[]),
-        ("half is no majority", 4, |it| (0..3).for_each(|at| down(&mut it[at], 2)), &[]),
+        ("half is no majority", 3, |it| (0..2).for_each(|at| down(&mut it[at], 2)), &[]),
         (
             "J05: the subnet manager's part",
             3,

@@ -122,6 +122,15 @@ fn without_sensors_only_the_hardwares_word_counts() {
 }
 
 #[test]
+fn exactly_a_quarter_of_the_time_counts() {
+    let mut samples = vec![sample(); 8];
+    samples[0].clocks.reasons = Some(0x88);
+    assert_facts("H02", &under_load(1, "n1", &gpu(0), &samples, 2.0), &[]);
+    samples[7].clocks.reasons = Some(0x88);
+    assert_facts("H02", &under_load(1, "n1", &gpu(0), &samples, 2.0), &[(Fault, "1 gpu 0", &["2 of 8"])]);
+}
+
+#[test]
 fn few_samples_show_no_share_of_time() {
     let mut one = sample();
     one.clocks = Clocks { reasons: Some(0x88), ..one.clocks };
@@ -155,7 +164,7 @@ fn memory_errors_that_grow_are_a_fault() {
         ),
         (
             "F14: a counter that went back",
-            |at, it| it.ecc.volatile_corrected = Some(100_000 - at as u64),
+            |at, it| it.ecc.volatile_corrected = Some(100_000 - 10_000 * at as u64),
             &[],
         ),
         (

@@ -1,16 +1,17 @@
 //! Names of GPUs in every form that Slurm and GPU libraries write them in.
 
-use diag::gpu_facts::ids::{GpuId, GpuIdError, MAX_GPUS, parse, pci_address, resolve};
+use diag::gpu_facts::ids::{GpuId, GpuIdError, MAX_GPUS, UnknownGpus, parse, pci_address, resolve};
 use diag::gpu_facts::reading::Device;
 use proptest::prelude::*;
 
 const UUID: &str = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9";
 
+/// A list of numbers and nothing else.
 fn minors(text: &str) -> Vec<u32> {
-    let ids = parse(text).unwrap();
-    ids.iter()
-        .map(|id| if let GpuId::Minor(minor) = id { *minor } else { panic!("{id} in {text}") })
-        .collect()
+    let number = |id| if let GpuId::Minor(minor) = id { Some(minor) } else { None };
+    let numbers: Result<Option<Vec<u32>>, _> = parse(text).map(|ids| ids.into_iter().map(number).collect());
+    let Ok(Some(numbers)) = numbers else { unreachable!("{text}: {numbers:?}") };
+    numbers
 }
 
 // L01.
@@ -79,7 +80,7 @@ fn what_names_no_gpu_is_an_error() {
         assert_eq!(parse(text), Err(GpuIdError::Item { item: text.to_owned() }), "{text}");
     }
     assert_eq!(parse("0,7-4"), Err(GpuIdError::Backwards { item: "7-4".to_owned() }));
-    assert_eq!(parse(&format!("MIG-GPU-{UUID}/1")).is_err(), true);
+    assert!(parse(&format!("MIG-GPU-{UUID}/1")).is_err());
     assert_eq!(parse("gpu:2(IDX:0-x)"), Err(GpuIdError::Item { item: "0-x".to_owned() }));
 }
 
@@ -114,6 +115,17 @@ fn a_number_is_that_of_the_device_file() {
     assert_eq!(resolve(&old_mig, &present()), Ok(vec![4]));
     let without: Vec<Device> = present().into_iter().map(|it| Device { minor: None, ..it }).collect();
     assert_eq!(resolve(&parse("2").unwrap(), &without), Ok(vec![2]));
+    // A GPU that can't say its number does not stand in for one that can.
+    let mut one_silent = present();
+    one_silent[1].minor = None;
+    assert_eq!(
+        resolve(&parse("1,6").unwrap(), &one_silent),
+        Err(UnknownGpus {
+            unknown: "6".to_owned(),
+            present: resolve(&[GpuId::Minor(99)], &one_silent).unwrap_err().present,
+        })
+    );
+    assert_eq!(resolve(&parse("1").unwrap(), &one_silent), Ok(vec![6]));
 }
 
 #[test]

@@ -283,8 +283,12 @@ fn the_fabrics_state_is_read_in_each_version() {
     assert_eq!(gpu.fabric, Some(fabric.clone()));
     let mut older = answer;
     older["newest"] = json!(2);
-    let gpu = one(&json!({"nvmlDeviceGetGpuFabricInfoV": older}));
-    assert_eq!(gpu.fabric, Some(Fabric { health_summary: None, ..fabric }));
+    // A version that it does not know is a version or an argument that it refuses.
+    for refusal in [25, 2] {
+        older["refusal"] = json!(refusal);
+        let gpu = one(&json!({"nvmlDeviceGetGpuFabricInfoV": older}));
+        assert_eq!(gpu.fabric, Some(Fabric { health_summary: None, ..fabric.clone() }));
+    }
     for (number, state) in [
         (0, FabricState::NotSupported),
         (1, FabricState::NotStarted),
@@ -320,6 +324,8 @@ fn broken_memory_and_links_are_read() {
     assert_eq!((gpu.links[3].active, gpu.links[3].crc_errors), (Some(false), Some(6_000_000_000)));
     assert_eq!(gpu.compute_mode, Some(ComputeMode::Prohibited));
     assert_eq!(gpu.pcie.generation, Some(1));
+    // Memory without a sensor.
+    assert_eq!(one(&json!({"nvmlDeviceGetFieldValues:82:0": 0})).temperature.memory_c, None);
 }
 
 #[test]

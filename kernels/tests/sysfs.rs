@@ -214,7 +214,7 @@ fn the_machine_holds_the_ways_of_gpus_and_rdma_devices_once() {
     rdma(&tree, "mlx5_0v", NIC, "4: ACTIVE\n", Some(1));
     let reading = sysfs::machine(&tree.root(), &["0000:a1:00.0".to_owned()], false);
     let paths: Vec<(&str, usize)> =
-        reading.paths.iter().map(|(address, path)| (address.as_str(), path.len())).collect();
+        reading.paths.iter().map(|path| (path.address.as_str(), path.nodes.len())).collect();
     // The port above the NIC has no files here, and still is on its way.
     assert_eq!(paths, [("0000:81:00.0", 2), ("0000:a1:00.0", 1)]);
     assert_eq!((reading.rdma.len(), reading.pci.len(), reading.imex), (2, 2, None));

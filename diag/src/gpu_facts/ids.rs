@@ -222,7 +222,7 @@ pub fn resolve(ids: &[GpuId], present: &[Device]) -> Result<Vec<usize>, UnknownG
     let mut found = Vec::new();
     let mut unknown = Vec::new();
     for id in ids {
-        match present.iter().position(|device| names(id, device)) {
+        match find(id, present) {
             Some(at) if found.contains(&at) => (),
             Some(at) => found.push(at),
             None => unknown.push(id.to_string()),
@@ -238,16 +238,24 @@ pub fn resolve(ids: &[GpuId], present: &[Device]) -> Result<Vec<usize>, UnknownG
     Err(UnknownGpus { unknown: unknown.join(", "), present: present.join("; ") })
 }
 
-fn names(id: &GpuId, device: &Device) -> bool {
-    let has_uuid = |uuid: &str| device.uuid.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(uuid));
+fn find(id: &GpuId, present: &[Device]) -> Option<usize> {
+    let has_uuid =
+        |device: &Device, uuid: &str| device.uuid.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(uuid));
     match id {
-        // A driver that knows no minor numbers counts like NVML.
-        GpuId::Minor(minor) => *minor == device.minor.unwrap_or(device.index),
-        GpuId::Gpu(uuid) => has_uuid(uuid),
-        GpuId::Mig(uuid) => {
-            uuid.strip_prefix("MIG-").and_then(|rest| rest.split('/').next()).is_some_and(has_uuid)
+        // A driver that knows no minor numbers counts like NVML, and so does a GPU that can't be asked any more.
+        GpuId::Minor(minor) => {
+            let by_index = |device: &Device| device.minor.is_none() && device.index == *minor;
+            let exact = present.iter().position(|device| device.minor == Some(*minor));
+            exact.or_else(|| present.iter().position(by_index))
         }
-        GpuId::Pci(address) => device.pci.as_deref().and_then(pci_address).as_ref() == Some(address),
+        GpuId::Gpu(uuid) => present.iter().position(|device| has_uuid(device, uuid)),
+        GpuId::Mig(uuid) => {
+            let gpu = uuid.strip_prefix("MIG-")?.split('/').next()?;
+            present.iter().position(|device| has_uuid(device, gpu))
+        }
+        GpuId::Pci(address) => present
+            .iter()
+            .position(|device| device.pci.as_deref().and_then(pci_address).as_ref() == Some(address)),
     }
 }
 

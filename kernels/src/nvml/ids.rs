@@ -26,13 +26,29 @@ impl std::fmt::Display for GpuId {
 }
 
 impl GpuId {
-    /// Whether it names this GPU. A driver that knows no minor numbers counts like NVML.
+    /// Positions of the GPUs that it names: none, one, or several where names are not unique.
+    ///
+    /// A number is a device file's. Only where no GPU has that file is it NVML's index of a GPU that doesn't say its
+    /// own: a driver without minor numbers counts like NVML, and so does a GPU that can't be asked any more.
     #[must_use]
-    pub fn names(&self, device: &Device) -> bool {
+    pub fn find(&self, present: &[Device]) -> Vec<usize> {
+        let all = |names: &dyn Fn(&Device) -> bool| -> Vec<usize> {
+            (0..).zip(present).filter(|(_, device)| names(device)).map(|(at, _)| at).collect()
+        };
         match self {
-            Self::Minor(minor) => *minor == device.minor.unwrap_or(device.index),
-            Self::Uuid(uuid) => device.uuid.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(uuid)),
-            Self::Pci(address) => device.pci.is_some() && pci_address(address) == device.pci,
+            Self::Minor(minor) => {
+                let exact = all(&|device| device.minor == Some(*minor));
+                if exact.is_empty() {
+                    all(&|device| device.minor.is_none() && device.index == *minor)
+                } else {
+                    exact
+                }
+            }
+            Self::Uuid(uuid) => {
+                all(&|device| device.uuid.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(uuid)))
+            }
+            Self::Pci(address) => pci_address(address)
+                .map_or(Vec::new(), |address| all(&|device| device.pci.as_ref() == Some(&address))),
         }
     }
 }
@@ -41,12 +57,12 @@ impl GpuId {
 mod tests {
     use super::*;
 
-    fn device() -> Device {
+    fn device(index: u32, minor: Option<u32>) -> Device {
         Device {
-            index: 0,
-            minor: Some(4),
-            uuid: Some("GPU-0a1b".to_owned()),
-            pci: Some("0000:81:00.0".to_owned()),
+            index,
+            minor,
+            uuid: Some(format!("GPU-0a{index}b")),
+            pci: Some(format!("0000:8{index}:00.0")),
             ..Device::default()
         }
     }
@@ -54,19 +70,23 @@ mod tests {
     // L01, L02: minor, not NVML's index; UUID and PCI address in any case.
     #[test]
     fn a_gpu_has_three_names() {
+        let present = [device(0, Some(4)), device(1, Some(0))];
         for id in
-            [GpuId::Minor(4), GpuId::Uuid("gpu-0A1B".to_owned()), GpuId::Pci("00000000:81:00.0".to_owned())]
+            [GpuId::Minor(4), GpuId::Uuid("gpu-0A0B".to_owned()), GpuId::Pci("00000000:80:00.0".to_owned())]
         {
-            assert!(id.names(&device()), "{id}");
+            assert_eq!(id.find(&present), [0], "{id}");
         }
-        for id in [GpuId::Minor(0), GpuId::Uuid("GPU-0a1".to_owned()), GpuId::Pci("82:00.0".to_owned())] {
-            assert!(!id.names(&device()), "{id}");
+        assert_eq!(GpuId::Minor(0).find(&present), [1]);
+        for id in [GpuId::Minor(1), GpuId::Uuid("GPU-0a".to_owned()), GpuId::Pci("nonsense".to_owned())] {
+            assert_eq!(id.find(&present), [0; 0], "{id}");
         }
-        assert!(!GpuId::Pci("nonsense".to_owned()).names(&Device::default()));
+        assert_eq!(GpuId::Pci("nonsense".to_owned()).find(&[Device::default()]), [0; 0]);
     }
 
     #[test]
     fn without_minor_numbers_the_index_counts() {
-        assert!(GpuId::Minor(0).names(&Device { minor: None, ..device() }));
+        assert_eq!(GpuId::Minor(1).find(&[device(0, None), device(1, None)]), [1]);
+        // A GPU that can't say its number does not stand in for one that can.
+        assert_eq!(GpuId::Minor(1).find(&[device(0, Some(1)), device(1, None)]), [0]);
     }
 }

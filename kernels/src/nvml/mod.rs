@@ -10,6 +10,7 @@ mod ids;
 mod raw;
 mod reading;
 
+use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -128,25 +129,18 @@ impl Nvml {
     /// # Errors
     /// If NVML doesn't say how many GPUs there are.
     pub fn read(&self, wanted: &[GpuId], own_pids: &[u32]) -> Result<Reading, NvmlError> {
-        let mut present = self.devices()?;
-        let parents: Vec<(&GpuId, Option<GpuId>)> =
-            wanted.iter().map(|id| (id, self.whole_gpu(id))).collect();
-        let names = |(id, parent): &(&GpuId, Option<GpuId>), device: &Device| {
-            parent.as_ref().unwrap_or(id).names(device)
-        };
-        let absent = parents.iter().filter(|one| !present.iter().any(|device| names(one, device)));
-        let absent = absent.map(|(id, _)| id.to_string()).collect();
-        let gpus = present
-            .iter_mut()
-            .filter(|device| parents.iter().any(|one| names(one, device)))
-            .map(|device| match self.inner.device_by_index(device.index) {
-                Ok(handle) => gpu::read(&handle, device.clone(), own_pids),
-                Err(error) => {
-                    let lost = device.lost.get_or_insert_with(|| error.to_string()).clone();
-                    GpuReading { device: device.clone(), lost: Some(lost), ..GpuReading::default() }
-                }
-            })
-            .collect();
+        let present = self.devices()?;
+        let mut absent = Vec::new();
+        let mut meant = BTreeSet::new();
+        for id in wanted {
+            let found = self.whole_gpu(id).as_ref().unwrap_or(id).find(&present);
+            if found.is_empty() {
+                absent.push(id.to_string());
+            }
+            meant.extend(found);
+        }
+        let gpus =
+            meant.iter().filter_map(|at| present.get(*at)).map(|device| self.gpu(device, own_pids)).collect();
         Ok(Reading {
             driver_version: self.inner.sys_driver_version().ok(),
             cuda_version: self.inner.sys_cuda_driver_version().ok().and_then(|it| u32::try_from(it).ok()),
@@ -166,6 +160,16 @@ impl Nvml {
         let mut failures = Failures::default();
         let sample = gpu::sample(&device, &mut failures);
         failures.lost.map_or(Ok(sample), |words| Err(lost(words)))
+    }
+
+    fn gpu(&self, device: &Device, own_pids: &[u32]) -> GpuReading {
+        match self.inner.device_by_index(device.index) {
+            Ok(handle) => gpu::read(&handle, device.clone(), own_pids),
+            Err(error) => {
+                let lost = device.lost.clone().or_else(|| Some(error.to_string()));
+                GpuReading { device: device.clone(), lost, ..GpuReading::default() }
+            }
+        }
     }
 
     fn device(&self, index: u32) -> Device {

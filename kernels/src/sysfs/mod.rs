@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 pub use net::{NetDevice, net_devices};
-pub use pcie::{PciDevice, PcieNode, pci_address, pci_devices, pcie_path};
+pub use pcie::{PciDevice, PcieNode, PciePath, pci_address, pci_devices, pcie_path};
 pub use process::{ProcessOwner, process_owner};
 pub use rdma::{RdmaDevice, RdmaPort, rdma_devices};
 pub use system::{Imex, Memlock, PeerMemory, Shm, imex, memlock, modules, peer_memory, shm, uptime_s};
@@ -74,7 +74,7 @@ pub struct MachineReading {
     /// Network and display controllers on the bus.
     pub pci: Vec<PciDevice>,
     /// The ways of the RDMA devices and of the GPUs that were asked for through the PCIe tree, by device.
-    pub paths: Vec<(String, Vec<PcieNode>)>,
+    pub paths: Vec<PciePath>,
 }
 
 /// Reads everything. `gpus` are PCI addresses; `fabric_spans_nodes`: whether to look for IMEX, which takes a look at
@@ -83,12 +83,12 @@ pub struct MachineReading {
 pub fn machine(root: &Root, gpus: &[String], fabric_spans_nodes: bool) -> MachineReading {
     let rdma = rdma_devices(root);
     let addresses = gpus.iter().chain(rdma.iter().filter_map(|device| device.pci.as_ref()));
-    let mut paths: Vec<(String, Vec<PcieNode>)> = addresses
-        .map(|address| (address.clone(), pcie_path(root, address)))
-        .filter(|(_, path)| !path.is_empty())
+    let mut paths: Vec<PciePath> = addresses
+        .map(|address| PciePath { address: address.clone(), nodes: pcie_path(root, address) })
+        .filter(|path| !path.nodes.is_empty())
         .collect();
-    paths.sort_by(|one, other| one.0.cmp(&other.0));
-    paths.dedup_by(|one, other| one.0 == other.0);
+    paths.sort_by(|one, other| one.address.cmp(&other.address));
+    paths.dedup_by(|one, other| one.address == other.address);
     MachineReading {
         uptime_s: uptime_s(root),
         shm: shm(root),

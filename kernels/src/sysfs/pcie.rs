@@ -23,6 +23,15 @@ pub struct PciDevice {
     pub driver: Option<String>,
 }
 
+/// The way of a device to the processor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PciePath {
+    /// The device.
+    pub address: String,
+    /// What [`pcie_path`] gives for it.
+    pub nodes: Vec<PcieNode>,
+}
+
 /// One PCI function on the way from a device to the processor, as one end of a link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PcieNode {

@@ -48,7 +48,7 @@ pub fn rdma_devices(root: &Root) -> Vec<RdmaDevice> {
     let each = |name: String| {
         let folder = class.join(&name);
         RdmaDevice {
-            pci: link_name(&folder.join("device")),
+            pci: link_name(&folder.join("device")).filter(|name| super::pci_address(name).is_some()),
             verbs: opened.contains(&name),
             net_devices: names(&folder.join("device/net")),
             firmware: text(&folder.join("fw_ver")),

@@ -146,7 +146,7 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
     let version = unsafe { (*out).version };
     let third = newest >= 3 && tagged::<nvmlGpuFabricInfo_v3_t>(version, 3);
     if !third && !tagged::<nvmlGpuFabricInfo_v2_t>(version, 2) {
-        return VERSION_MISMATCH;
+        return answer.get("refusal").map_or(VERSION_MISMATCH, |_| member(&answer, "refusal"));
     }
     let info = nvmlGpuFabricInfo_v2_t {
         version,
