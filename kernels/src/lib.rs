@@ -1,5 +1,5 @@
-//! The device layer: what is loaded at run time on a GPU node, the product of the host engine, and nothing that
-//! decides.
+//! The device layer: what is loaded at run time on a GPU node, what driver and kernel say of it, the product of the
+//! host engine, and nothing that decides.
 //!
 //! A library of the CUDA engine that is missing is an error value with its name and the loader's own words, never
 //! a panic and never a silent fall-back to the host engine.

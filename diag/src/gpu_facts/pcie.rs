@@ -6,7 +6,7 @@ use super::{Fact, FactKind, called, subject};
 use crate::facts::NodeId;
 use crate::measurement::Subject;
 
-/// Speeds are powers of two, roughly, so any smaller number than this is the same speed written otherwise.
+/// Two generations differ by 2.5 GT/s or more; a smaller difference than this is rounding.
 const SAME_GT_S: f64 = 0.5;
 
 /// What is known while nothing runs. An idle GPU lowers the speed of its own link, and of that only.
