@@ -312,7 +312,7 @@ pub(crate) async fn answer(
         return Err(HandshakeError::Unreadable { what: "facts" });
     };
     check_facts(&facts).map_err(HandshakeError::Facts)?;
-    let hello = Some(Hello { facts, waited: Duration::from_millis(waited_ms), seen });
+    let hello = Some(Hello { facts: *facts, waited: Duration::from_millis(waited_ms), seen });
     let data_key = claim.data_key.map(Zeroizing::new);
     Ok(Established { peer, reader, writer, data_key, hello, ending: Arc::default() })
 }
@@ -371,7 +371,7 @@ pub(crate) async fn introduce(
     let reader = reader.sealed(Seal::new(&key, Direction::FromListener), limit_from(target));
     let mut writer = writer.sealed(Seal::new(&key, Direction::FromDialer));
     let waited_ms = u64::try_from(id.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let facts = encode(&Message::Facts { facts: id.facts.clone(), waited_ms }, &[])
+    let facts = encode(&Message::Facts { facts: Box::new(id.facts.clone()), waited_ms }, &[])
         .map_err(|_| HandshakeError::Unreadable { what: "own facts" })?;
     writer.send(&facts).await?;
     let data_key = welcome.data_key.map(Zeroizing::new);

@@ -19,9 +19,9 @@ const MAX_RANKS: usize = 256;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Message {
     /// The dialer's first word: its facts, and how long it has waited already.
-    Facts { facts: NodeFacts, waited_ms: u64 },
+    Facts { facts: Box<NodeFacts>, waited_ms: u64 },
     /// Leader to deputy when its window has ended: how many nodes it has, itself included.
-    Count { joined: u32, facts: NodeFacts },
+    Count { joined: u32, facts: Box<NodeFacts> },
     /// Deputy to leader: who shall lead.
     Leads { node: NodeId },
     /// The leader's roster.
@@ -76,7 +76,8 @@ pub(crate) fn decode(mut body: Bytes) -> Result<(Message, Bytes), Unreadable> {
 
 /// Whether facts are of a believable size.
 pub(crate) fn check_facts(facts: &NodeFacts) -> Result<(), &'static str> {
-    let texts = [Some(&facts.version), Some(&facts.request_digest), Some(&facts.libraries), facts.unable.as_ref()];
+    let texts =
+        [Some(&facts.version), Some(&facts.request_digest), Some(&facts.libraries), facts.unable.as_ref()];
     let models = facts.gpus.iter().map(|gpu| &gpu.model);
     if texts.into_iter().flatten().chain(models).any(|text| text.len() > MAX_FACT) {
         return Err("a text in its facts is longer than 1024 bytes");

@@ -336,7 +336,7 @@ impl Meeting {
                 self.mesh.send(0, &Message::Leads { node: leads }, &[]);
                 if more {
                     let seen = facts.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-                    self.joined.entry(0).or_insert((facts, seen));
+                    self.joined.entry(0).or_insert((*facts, seen));
                     return Turn::Lead { agreed: true };
                 }
                 self.stage = Stage::Following(Instant::now() + LINK_ANSWER);
@@ -368,7 +368,7 @@ impl Meeting {
         match (self.stage, self.id.me) {
             (Stage::Gathering, 0) => {
                 let joined = u32::try_from(self.present()).unwrap_or(u32::MAX);
-                let count = Message::Count { joined, facts: self.id.facts.clone() };
+                let count = Message::Count { joined, facts: Box::new(self.id.facts.clone()) };
                 if self.mesh.send(1, &count, &[]) {
                     self.stage = Stage::Asked(Instant::now() + LINK_ANSWER);
                     return Ok(Turn::Wait);

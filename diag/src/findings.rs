@@ -42,11 +42,21 @@ pub fn of_check(
     failed_before: &BTreeMap<NodeId, CheckName>,
 ) -> Vec<Finding> {
     let check = Some(state.check);
-    if let Shown::Skipped(why) = &state.shown {
-        return vec![blank(check, Status::Skip, Subject::Run, why.clone())];
-    }
     let mut findings = Vec::new();
-    for (node, cause) in failed_before.iter().filter(|(node, _)| !state.nodes.contains(node)) {
+    for (node, why) in &state.unfit {
+        let message = format!("{}: {why}", roster.name(*node));
+        findings.push(blank(check, Status::Skip, Subject::Node { node: *node }, message));
+    }
+    if let Shown::Skipped(why) = &state.shown {
+        if findings.is_empty() {
+            findings.push(blank(check, Status::Skip, Subject::Run, why.clone()));
+        }
+        return findings;
+    }
+    for (node, cause) in failed_before
+        .iter()
+        .filter(|(node, _)| !state.nodes.contains(node) && !state.unfit.contains_key(node))
+    {
         let message = format!("{} sat out: it failed {cause}", roster.name(*node));
         findings.push(blank(check, Status::Skip, Subject::Node { node: *node }, message));
     }

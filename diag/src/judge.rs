@@ -10,8 +10,8 @@ use crate::check::CheckName;
 use crate::facts::{Engine, NodeId, Roster};
 use crate::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult};
-use crate::votes::Votes;
 use crate::verdict::Limit;
+use crate::votes::Votes;
 
 /// What is measured and by which limits: the same on every node of a job.
 #[derive(Debug, Clone, PartialEq)]

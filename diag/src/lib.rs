@@ -15,6 +15,7 @@ pub mod facts;
 pub mod fields;
 pub mod findings;
 pub mod gate;
+pub mod gpu_facts;
 pub mod hostlist;
 pub mod job;
 pub mod judge;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::{CheckName, Phase, Scope};
-use crate::facts::{NodeId, Roster};
+use crate::facts::{Engine, NodeFacts, NodeId, Roster};
 use crate::judge::{Look, Sight, Suite, looks};
 use crate::localise::{PairState, pairs};
 use crate::measurement::{CheckError, Subject};
@@ -24,6 +24,8 @@ pub struct CheckState {
     pub check: CheckName,
     /// The nodes that take part.
     pub nodes: BTreeSet<NodeId>,
+    /// Nodes that the check does not apply to, and why.
+    pub unfit: BTreeMap<NodeId, &'static str>,
     /// Every look, in order.
     pub looks: Vec<Look>,
     /// Nodes that could not do their work.
@@ -115,8 +117,10 @@ pub fn next(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Step {
 pub fn states(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Vec<CheckState> {
     let mut states: Vec<CheckState> = Vec::new();
     for &check in &suite.checks {
-        let nodes = participants(check.spec().phase, roster, &states);
-        let state = state(suite, check, nodes, results);
+        let mut nodes = participants(check.spec().phase, roster, &states);
+        let unfit = unfit(check, roster, &nodes);
+        nodes.retain(|node| !unfit.contains_key(node));
+        let state = CheckState { unfit, ..state(suite, check, nodes, results) };
         let waits = state.next.is_some();
         states.push(state);
         if waits {
@@ -138,6 +142,22 @@ fn participants(phase: Phase, roster: &Roster, before: &[CheckState]) -> BTreeSe
         }
     }
     nodes
+}
+
+/// Nodes that have nothing for a check to measure.
+fn unfit(check: CheckName, roster: &Roster, nodes: &BTreeSet<NodeId>) -> BTreeMap<NodeId, &'static str> {
+    if !matches!(check, CheckName::AllReduce1 | CheckName::CompCommOverlap) {
+        return BTreeMap::new();
+    }
+    let facts = |node: &NodeId| roster.nodes.get(*node as usize)?.joined.as_ref().map(|joined| &joined.facts);
+    let why = |facts: &NodeFacts| match facts.engine {
+        Engine::Cuda if facts.gpus.len() == 1 => {
+            Some("one GPU of the job on this node: nothing to reduce with")
+        }
+        Engine::Host if facts.rank_ports.len() == 1 => Some("one rank on this node: nothing to reduce with"),
+        Engine::Cuda | Engine::Host => None,
+    };
+    nodes.iter().filter_map(|node| Some((*node, why(facts(node)?)?))).collect()
 }
 
 fn state(suite: &Suite, check: CheckName, nodes: BTreeSet<NodeId>, results: &[RoundResult]) -> CheckState {
@@ -172,7 +192,7 @@ fn state(suite: &Suite, check: CheckName, nodes: BTreeSet<NodeId>, results: &[Ro
         }
         Scope::All => of_all(check, &able, &looks, rounds),
     };
-    CheckState { check, nodes, looks, errors, lost, shown, next }
+    CheckState { check, nodes, unfit: BTreeMap::new(), looks, errors, lost, shown, next }
 }
 
 fn round(check: CheckName, purpose: Purpose, mode: Mode, groups: Vec<Vec<NodeId>>) -> Option<Round> {
@@ -199,7 +219,8 @@ fn of_nodes(
         missed.flat_map(|look| look.misses().map(|one| Look::part(look.group[0], one))).collect()
     };
     let missed: Vec<BTreeSet<Subject>> = windows.into_iter().map(missed_in).collect();
-    let nodes_of = |parts: &BTreeSet<Subject>| -> BTreeSet<NodeId> { parts.iter().flat_map(Subject::nodes).collect() };
+    let nodes_of =
+        |parts: &BTreeSet<Subject>| -> BTreeSet<NodeId> { parts.iter().flat_map(Subject::nodes).collect() };
     let parts: BTreeSet<Subject> = missed.iter().flatten().cloned().collect();
     let ever = nodes_of(&parts);
     let always: BTreeSet<Subject> =

@@ -47,8 +47,12 @@ impl<'m> Votes<'m> {
             Some((_, most)) if miss => {
                 format!("its product has other bits than that of {most} others of model {model}")
             }
-            Some((_, most)) => format!("its product has the same bits as on {most} of {total} of model {model}"),
-            None if total > 1 => format!("the products of {total} of model {model} differ, and none has a majority"),
+            Some((_, most)) => {
+                format!("its product has the same bits as on {most} of {total} of model {model}")
+            }
+            None if total > 1 => {
+                format!("the products of {total} of model {model} differ, and none has a majority")
+            }
             None => format!("the only one of model {model}: nothing to compare the bits of its product with"),
         };
         Evidence {
@@ -97,7 +101,8 @@ mod tests {
     #[test]
     fn the_one_that_differs_from_most_is_wrong() {
         for bad in 0..5_u32 {
-            let products: Vec<(&str, f64)> = (0..5).map(|at| ("H", if at == bad { 8.0 } else { 7.0 })).collect();
+            let products: Vec<(&str, f64)> =
+                (0..5).map(|at| ("H", if at == bad { 8.0 } else { 7.0 })).collect();
             assert_eq!(wrong(&products), [bad]);
         }
     }

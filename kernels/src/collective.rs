@@ -19,7 +19,10 @@ impl Memory {
     /// There is not so much.
     pub fn new(context: &crate::cuda::Context, bytes: usize) -> Result<Self, CudaError> {
         let elements = bytes / size_of::<f32>();
-        Ok(Self { send: DeviceBuffer::new(context, elements)?, receive: DeviceBuffer::new(context, elements)? })
+        Ok(Self {
+            send: DeviceBuffer::new(context, elements)?,
+            receive: DeviceBuffer::new(context, elements)?,
+        })
     }
 
     /// Bytes of each of the two.
@@ -58,8 +61,12 @@ pub fn enqueue(
     let queue = unsafe { nccl::Stream::from_raw(stream.handle()) };
     match collective {
         Collective::AllReduce { .. } => comm.all_reduce(send, receive, elements.max(1), queue, until),
-        Collective::AllGather { .. } => comm.all_gather(send, receive, (elements / ranks).max(1), queue, until),
-        Collective::AllToAll { .. } => comm.all_to_all(send, receive, (elements / ranks).max(1), queue, until),
+        Collective::AllGather { .. } => {
+            comm.all_gather(send, receive, (elements / ranks).max(1), queue, until)
+        }
+        Collective::AllToAll { .. } => {
+            comm.all_to_all(send, receive, (elements / ranks).max(1), queue, until)
+        }
         Collective::Received { .. } => Err(NcclError::Place { ranks: comm.place().ranks, rank: 0 }),
     }
 }

@@ -64,9 +64,7 @@ pub async fn facts(assignment: &Assignment) -> (Option<Worker>, NodeFacts) {
         address: address.ok(),
         rank_ports: ports.unwrap_or_default(),
         gpus: gpus.map(|gpu| GpuName { index: gpu.index, model: gpu.name.clone() }).collect(),
-        libraries: opened
-            .as_ref()
-            .map_or_else(String::new, |opened| format!("NCCL {}", opened.nccl)),
+        libraries: opened.as_ref().map_or_else(String::new, |opened| format!("NCCL {}", opened.nccl)),
         unable,
     };
     (worker, facts)

@@ -130,15 +130,15 @@ mod tests {
     fn what_others_can_change_is_refused_also_behind_a_link() {
         // A folder that everybody may write to, sticky or not, and a link that leads through it.
         let folder = tempfile::Builder::new().prefix("aimaster-path-").tempdir_in("/tmp").unwrap();
-        let program = folder.path().join("python3");
-        std::fs::copy("/bin/true", &program).unwrap();
-        assert!(matches!(program(&program), Err(PathError::Open { .. })));
+        let python = folder.path().join("python3");
+        std::fs::copy("/bin/true", &python).unwrap();
+        assert!(matches!(program(&python), Err(PathError::Open { .. })));
         let Ok(closed) = tempfile::Builder::new().prefix("aimaster-path-").tempdir_in("/var/lib") else {
             assert!(!rustix::process::geteuid().is_root());
             return;
         };
         let link = closed.path().join("link");
-        symlink(&program, &link).unwrap();
+        symlink(&python, &link).unwrap();
         assert!(matches!(program(&link), Err(PathError::Open { .. })));
         let own = closed.path().join("python3");
         std::fs::copy("/bin/true", &own).unwrap();

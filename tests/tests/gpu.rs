@@ -2,7 +2,7 @@
 //! GPU, Slurm and what else the local cluster needs. Two nodes share one GPU, so their speed means nothing; the way
 //! of the data, the verdicts and the actions are real. `AIMASTER_PYTHON`, `AIMASTER_NCCL` and `AIMASTER_CUBLAS_LT` name
 //! a python with torch and libraries that the loader does not find by itself.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
 use std::time::Duration;
 
@@ -72,8 +72,12 @@ fn items(report: &Value) -> impl Iterator<Item = &Value> {
 fn table(report: &Value) {
     println!("engine {}, {} to {}", report["engine"], report["started_at"], report["finished_at"]);
     for item in items(report) {
+        let time =
+            |field: &str| item[field].as_str().and_then(|time| time.get(14..23)).unwrap_or("-").to_owned();
         println!(
-            "{:<22} {:<10} {:<6} {} {}",
+            "{} {} {:<22} {:<10} {:<6} {} {}",
+            time("started_at"),
+            time("finished_at"),
             item["check"].as_str().unwrap_or_default(),
             item["subject"]["name"].as_str().unwrap_or_default(),
             item["status"].as_str().unwrap_or_default(),
@@ -100,9 +104,15 @@ fn all_thirteen_checks_pass_on_two_nodes_that_share_a_gpu() {
 fn a_library_that_is_missing_is_an_error_with_its_name() {
     let _machine = serial().unwrap();
     let Some(site) = Site::boot() else { return };
-    for (number, key, name) in [(1, "nccl", "NCCL"), (2, "cublas_lt", "cuBLASLt"), (3, "driver", "libcuda")] {
-        let policy: String =
-            site.policy.lines().filter(|line| !line.starts_with(key)).map(|line| format!("{line}\n")).collect();
+    for (number, key, name) in
+        [(1, "nccl", "NCCL"), (2, "cublas_lt", "cuBLASLt"), (3, "driver", "NVIDIA driver")]
+    {
+        let policy: String = site
+            .policy
+            .lines()
+            .filter(|line| !line.starts_with(key))
+            .map(|line| format!("{line}\n"))
+            .collect();
         product::set_policy(&site.cluster, &format!("{policy}{key} = '/opt/none'\n")).unwrap();
         let (report, said) = site.run(number, "--sanity-check=gemm_flops");
         println!("{said}");
@@ -138,7 +148,9 @@ fn a_worker_that_is_killed_or_stopped_is_named_and_the_gpu_lives_on() {
         println!("{}", srun.stderr);
         let report = site.cluster.report(JobId(number), 1).unwrap();
         table(&report);
-        assert!(items(&report).any(|item| item["status"] == "ERROR" && item["subject"]["name"] == "n2"));
+        // A worker that is gone is its node's ERROR; one that is silent may be anything, so the run fails and says whose.
+        let named = |item: &Value| item["message"].as_str().is_some_and(|text| text.starts_with("n2: "));
+        assert!(items(&report).any(|item| item["status"] != "PASS" && named(item)), "{report:#}");
         assert!(site.cluster.drained().unwrap().is_empty());
         site.cluster.wait_idle(2, LONG).unwrap();
     }

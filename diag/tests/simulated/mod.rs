@@ -242,7 +242,13 @@ fn rails(check: CheckName) -> bool {
 
 pub fn suite(checks: &[CheckName]) -> Suite {
     let baselines = Baselines::parse(include_str!("../../../conf/baselines/host.toml")).unwrap();
-    Suite { checks: checks.to_vec(), unbuilt: Vec::new(), engine: Engine::Host, baselines: vec![baselines], hardware: Hardware::default() }
+    Suite {
+        checks: checks.to_vec(),
+        unbuilt: Vec::new(),
+        engine: Engine::Host,
+        baselines: vec![baselines],
+        hardware: Hardware::default(),
+    }
 }
 
 fn number(check: CheckName, metric: Metric, subject: Subject, value: f64) -> Measurement {

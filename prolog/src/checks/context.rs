@@ -57,7 +57,8 @@ pub fn round_limit(policy: &Policy, check: CheckName) -> Duration {
 
 /// Whether the CUDA engine measures a check: the two that are about TCP measure the same on every node.
 fn on_gpus(policy: &Policy, check: CheckName) -> bool {
-    policy.engine == Engine::Cuda && !matches!(check, CheckName::NetworkConnectivity | CheckName::PytorchGloo2)
+    policy.engine == Engine::Cuda
+        && !matches!(check, CheckName::NetworkConnectivity | CheckName::PytorchGloo2)
 }
 
 fn window(policy: &Policy, check: CheckName) -> Duration {

@@ -164,7 +164,7 @@ impl Worker {
                 let on_gpus = cuda.as_ref().and_then(|cuda| cuda.measure(&host, &primitive, &seen));
                 on_gpus.unwrap_or_else(|| host.measure(&primitive, &seen))
             }))
-                .unwrap_or_else(|_| Reply::Failed { message: "the worker hit a bug (panic)".to_owned() });
+            .unwrap_or_else(|_| Reply::Failed { message: "the worker hit a bug (panic)".to_owned() });
             // A socket that can't be written to has ended: the reader sees that too, and ends the process.
             let _ = send(&replies, id, reply);
         })?;

@@ -42,7 +42,15 @@ pub fn options(ranks: u32) -> Options {
     // Test programs run at the same time as others of this kind: spread them by pid.
     let base = 20_000 + u16::try_from(std::process::id() % 300).unwrap() * 40;
     let port_first = base + NEXT_PORT.fetch_add(16, Ordering::Relaxed);
-    Options { user: String::new(), ranks, port_first, port_last: port_first + 15, job_id: 7 }
+    Options {
+        user: String::new(),
+        ranks,
+        port_first,
+        port_last: port_first + 15,
+        job_id: 7,
+        devices: None,
+        environment: Vec::new(),
+    }
 }
 
 /// A worker of node `node` that has joined.

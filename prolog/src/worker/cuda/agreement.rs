@@ -62,10 +62,12 @@ pub(super) fn agree(
     name: impl FnOnce() -> Result<UniqueId, String>,
     until: &Until,
 ) -> Result<Agreed, Trouble> {
-    let Some(first) = members.first() else { return Err(Trouble::Own("a communicator of nobody".to_owned())) };
+    let Some(first) = members.first() else {
+        return Err(Trouble::Own("a communicator of nobody".to_owned()));
+    };
     let others = representatives(members);
-    if host.node != first.node {
-        let own = others.iter().find(|member| member.node == host.node);
+    if host.node() != first.node {
+        let own = others.iter().find(|member| member.node == host.node());
         let own = own.ok_or_else(|| Trouble::Own("this node is not in the communicator".to_owned()))?;
         return ask(host, tag, (*first, *own), held, until);
     }

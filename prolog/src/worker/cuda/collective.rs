@@ -71,7 +71,12 @@ pub(super) struct Seat {
 }
 
 /// Runs this node's ranks of every communicator, all at the same time.
-pub(super) fn run(ranks: &Ranks<Gpu>, work: &Work<'_>, communicators: &[Vec<Member>], until: &Until) -> Reply {
+pub(super) fn run(
+    ranks: &Ranks<Gpu>,
+    work: &Work<'_>,
+    communicators: &[Vec<Member>],
+    until: &Until,
+) -> Reply {
     let begun = std::time::Instant::now();
     let (seats, mut troubles) = match seats(ranks, work, communicators, until) {
         Ok(seats) => seats,
@@ -229,10 +234,12 @@ pub(super) fn measure(
         if guess * (*TIMED.start() + WARM_UP) as f64 > share * 2.0 {
             break;
         }
-        let trial = rank.greatest(rank.timed(bytes, WARM_UP)?)?;
+        let trial = rank.timed(bytes, WARM_UP)?;
+        let trial = rank.greatest(trial)?;
         let fit = if trial > 0.0 { share / trial } else { 0.0 };
         let times = (fit as usize).clamp(*TIMED.start(), *TIMED.end());
-        let seconds = rank.greatest(rank.timed(bytes, times)?)?;
+        let seconds = rank.timed(bytes, times)?;
+        let seconds = rank.greatest(seconds)?;
         let factor = collective.bus_factor(seat.place.ranks as usize);
         measured.sizes.push((bytes as u64, factor * bytes as f64 / seconds / 1e9));
         measured.iterations += (times + WARM_UP) as u64;
@@ -311,8 +318,8 @@ impl Rank<'_> {
         let own = |error: cuda::CudaError| Failure::Own(words(error));
         let ranks = self.place.ranks as usize;
         let gather = cuda::Collective::AllGather { ranks: self.place.ranks };
-        let mut small =
-            kernels::collective::Memory::new(self.kernels.context(), ranks * size_of::<f32>()).map_err(own)?;
+        let mut small = kernels::collective::Memory::new(self.kernels.context(), ranks * size_of::<f32>())
+            .map_err(own)?;
         let mut values = vec![0.0_f32; ranks];
         values[0] = mine as f32;
         small.send.write(self.stream, &values, limit(self.until)).map_err(own)?;

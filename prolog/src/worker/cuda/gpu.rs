@@ -58,8 +58,7 @@ impl Gpu {
         let (free, total) = context.memory().map_err(words)?;
         let blas = CublasLt::open(libraries, &context).map_err(words)?;
         let kernels = Kernels::load(&context).map_err(words)?;
-        let (stream, beside) =
-            (Stream::new(&context).map_err(words)?, Stream::new(&context).map_err(words)?);
+        let (stream, beside) = (Stream::new(&context).map_err(words)?, Stream::new(&context).map_err(words)?);
         if until.over() {
             return Err(format!("{}: it took too long to open", found.uuid));
         }
@@ -170,10 +169,14 @@ pub(super) fn chosen(names: &[String], installed: &[Found]) -> Result<Vec<Found>
     for name in names {
         let lower = name.to_ascii_lowercase();
         if lower.starts_with("mig-") {
-            return Err(format!("{name} is a part of a GPU (MIG): it has no rate of its own to be held against"));
+            return Err(format!(
+                "{name} is a part of a GPU (MIG): it has no rate of its own to be held against"
+            ));
         }
         let is_it = |gpu: &&Found| {
-            lower.parse() == Ok(gpu.index) || gpu.uuid.to_ascii_lowercase() == lower || gpu.pci.ends_with(&lower)
+            lower.parse() == Ok(gpu.index)
+                || gpu.uuid.to_ascii_lowercase() == lower
+                || gpu.pci.ends_with(&lower)
         };
         let gpu = installed.iter().find(is_it).ok_or_else(|| {
             let present: Vec<String> =

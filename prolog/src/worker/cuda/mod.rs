@@ -42,10 +42,10 @@ impl Cuda {
         let version = driver.version();
         let (theirs, gpus, opening) = (Arc::clone(&libraries), Arc::clone(&chosen), until.clone());
         let make = move |rank: usize| Gpu::open(&theirs, &driver, &gpus[rank], &opening);
-        let (nccl, opened): (_, Result<(Ranks<Gpu>, Vec<Device>), String>) = std::thread::scope(|scope| {
+        let (nccl, opened) = std::thread::scope(|scope| {
             // NCCL is loaded while the contexts are made: both take a while.
             let nccl = scope.spawn(|| Nccl::load(libraries.nccl.as_deref()));
-            let opened = Ranks::start(chosen.len(), make, &until);
+            let opened = Ranks::<Gpu>::start::<Device>(chosen.len(), make, &until);
             (nccl.join(), opened)
         });
         let (ranks, gpus) = opened?;

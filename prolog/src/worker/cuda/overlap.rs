@@ -32,7 +32,9 @@ struct Beside {
 pub(super) fn run(ranks: &Ranks<Gpu>, work: &Work<'_>, members: &[Member], until: &Until) -> Reply {
     let seats = match collective::seats(ranks, work, &[members.to_vec()], until) {
         Ok((seats, troubles)) if troubles.is_empty() => Arc::new(seats),
-        Ok((_, troubles)) => return Reply::Overlap(Overlapped::Unreachable(troubles.into_values().collect())),
+        Ok((_, troubles)) => {
+            return Reply::Overlap(Overlapped::Unreachable(troubles.into_values().collect()));
+        }
         Err(message) => return Reply::Failed { message },
     };
     let (nccl, window, their) = (work.nccl, work.window, until.clone());
@@ -88,7 +90,9 @@ fn beside(gpu: &mut Gpu, seat: &Seat, window: Duration, until: &Until) -> Result
     let Gpu { stream, beside, gemm: Some(gemm), memory: Some(memory), comms, context, .. } = gpu else {
         return Err(own("the product or the memory is gone".to_owned()));
     };
-    let Some(held) = comms.get_mut(&seat.members) else { return Err(own("the communicator is gone".to_owned())) };
+    let Some(held) = comms.get_mut(&seat.members) else {
+        return Err(own("the communicator is gone".to_owned()));
+    };
     let product_ms = gemm.window(beside, window / 4, limit(until)).map_err(cuda)?;
     let factor = Collective::AllReduce.bus_factor(seat.place.ranks as usize);
     let reduce_s = alone.sizes.last().map_or(0.0, |(_, rate)| factor * bytes as f64 / rate / 1e9);

@@ -45,7 +45,9 @@ pub(super) fn run(ranks: &Ranks<Gpu>, window: Duration, until: &Until) -> Reply 
         let one = match one {
             Some(Ok(one)) => one,
             Some(Err(message)) => return Reply::Failed { message },
-            None => return Reply::Failed { message: format!("rank {rank}: its GPU did not end its products") },
+            None => {
+                return Reply::Failed { message: format!("rank {rank}: its GPU did not end its products") };
+            }
         };
         products.products += one.products as u64;
         products.seconds = products.seconds.max(one.seconds);
@@ -65,7 +67,7 @@ fn multiply(gpu: &mut Gpu, window: Duration, until: &Until) -> Result<Multiplied
     let limit = limit(until);
     gpu.product(limit)?;
     let (stream, kernels) = (&gpu.stream, &gpu.kernels);
-    let Some(gemm) = gpu.gemm.as_ref() else { return Err("the product is gone".to_owned()) };
+    let Some(gemm) = gpu.gemm.as_mut() else { return Err("the product is gone".to_owned()) };
     let fingerprint = gemm.checksum(kernels, stream, limit).map_err(words)?;
     let sampled = gemm.sample(stream, SAMPLES, limit).map_err(words)?;
     let mut times = Vec::new();
@@ -80,11 +82,11 @@ fn multiply(gpu: &mut Gpu, window: Duration, until: &Until) -> Result<Multiplied
         Some(first) => Some(format!(
             "{} of {} sampled elements of the product are wrong, such as row {} column {}: {} instead of {}",
             sampled.wrong.len(),
-            sampled.samples,
+            sampled.looked_at,
             first.row,
             first.column,
             first.found,
-            first.expected
+            first.right
         )),
         None if again != fingerprint => {
             Some("two products of the same matrices have different bits".to_owned())

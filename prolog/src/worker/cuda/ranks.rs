@@ -92,7 +92,9 @@ impl<G: 'static> Ranks<G> {
 
 fn collect<T>(count: usize, results: &mpsc::Receiver<(usize, T)>, until: &Until) -> Vec<Option<T>> {
     let mut collected: Vec<Option<T>> = (0..count).map(|_| None).collect();
-    while let Some(slice) = until.slice() {
+    // The threads live on and keep their ends of the channel, so it is counted.
+    while collected.iter().any(Option::is_none) {
+        let Some(slice) = until.slice() else { break };
         match results.recv_timeout(slice) {
             Ok((rank, result)) => collected[rank] = Some(result),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -115,7 +117,9 @@ mod tests {
 
     #[test]
     fn each_rank_keeps_what_is_its_own() {
-        let (ranks, said) = Ranks::start(3, |rank| Ok((vec![rank], rank * 10)), &until(2000)).unwrap();
+        let begun = Instant::now();
+        let (ranks, said) = Ranks::start(3, |rank| Ok((vec![rank], rank * 10)), &until(20_000)).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(10), "waited for the limit: {:?}", begun.elapsed());
         assert_eq!((ranks.count(), said), (3, vec![0, 10, 20]));
         for round in 1..4_usize {
             let lengths = ranks.each(&until(2000), move |rank, own| {

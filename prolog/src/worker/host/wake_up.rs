@@ -141,7 +141,13 @@ fn sum_up(mut seen: Vec<Duration>) -> WakeUps {
     };
     let kept = seen.len().min(MAX_SAMPLES);
     let samples_us = (0..kept).map(|index| at(index as f64 / (kept - 1).max(1) as f64)).collect();
-    WakeUps { wake_ups: seen.len() as u64, median_us: at(0.5), tail_us: at(TAIL), samples_us, per_rank: Vec::new() }
+    WakeUps {
+        wake_ups: seen.len() as u64,
+        median_us: at(0.5),
+        tail_us: at(TAIL),
+        samples_us,
+        per_rank: Vec::new(),
+    }
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::collective::{self, Plan};
+use super::peer::Peer;
 use super::{Host, Until};
 use crate::protocol::{Busbw, Collective, Gloo, Glooed, MAX_SAMPLES, Member, Reply, Unreachable};
-use super::peer::Peer;
 use agree::{Done, End, Store, Torch};
 use python::{Numbers, Order, Place, Python, Silence, Word};
 
@@ -344,5 +344,15 @@ fn busbw(numbers: Numbers) -> Busbw {
     samples.truncate(MAX_SAMPLES);
     let moved_bytes = bytes.saturating_mul(iterations);
     let smaller = Vec::new();
-    Busbw { gb_per_s, bytes, samples, smaller, iterations, right: Some(right), limited: false, moved_bytes, seconds }
+    Busbw {
+        gb_per_s,
+        bytes,
+        samples,
+        smaller,
+        iterations,
+        right: Some(right),
+        limited: false,
+        moved_bytes,
+        seconds,
+    }
 }
