@@ -22,7 +22,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 ];
 
 /// Files of the source tree, and where they go below the root. A site's own policy is kept.
-const BASELINES: (&str, &str) = ("conf/baselines/host.toml", "etc/aimaster/baselines/host.toml");
+const BASELINES: (&str, &str) = ("conf/baselines", "etc/aimaster/baselines");
 const POLICY: (&str, &str) = ("conf/aimaster.toml", "etc/aimaster/aimaster.toml");
 
 /// Builds and copies.
@@ -39,7 +39,10 @@ pub fn install(root: &Path) -> Result<()> {
         put(&built.join(name), &root.join(to), 0o755)?;
     }
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the source tree")?;
-    put(&sources.join(BASELINES.0), &root.join(BASELINES.1), 0o644)?;
+    for file in fs::read_dir(sources.join(BASELINES.0)).context("can't list the baselines")? {
+        let file = file?;
+        put(&file.path(), &root.join(BASELINES.1).join(file.file_name()), 0o644)?;
+    }
     let policy = root.join(POLICY.1);
     if policy.exists() {
         println!("kept {}", policy.display());

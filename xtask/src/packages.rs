@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail};
 use crate::stage::run;
 
 /// What is needed beside Rust and git: Slurm and MUNGE, the tools that make the nodes' namespaces and faults, a C
-/// linker and loader for Rust, python3 for programs that jobs of the tests run, and PyTorch for its Gloo.
+/// linker and loader for Rust, python3 for programs that jobs of the tests run, PyTorch for its Gloo, and pip for the
+/// compilers that the GPU kernels are checked with.
 const PACKAGES: &[&str] = &[
     "slurmctld",
     "slurmd",
@@ -23,6 +24,7 @@ const PACKAGES: &[&str] = &[
     "libc6-dev",
     "python3-minimal",
     "python3-torch",
+    "python3-pip",
 ];
 
 /// Installs those that are missing.

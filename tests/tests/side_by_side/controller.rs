@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use aimaster_tests::{CTL, Cluster, JobId, product, serial, wait};
+use aimaster_tests::{CTL, Cluster, JobId, product, side_by_side, wait};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -64,7 +64,7 @@ fn assert_undone(report: &Value) {
 
 #[test]
 fn a_job_without_a_controller_starts_or_is_held_as_the_policy_says() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), "").unwrap();
     let _slow = cluster.rate("n2", SLOW).unwrap();
     for (lost, action, starts) in
@@ -106,7 +106,7 @@ fn a_job_without_a_controller_starts_or_is_held_as_the_policy_says() {
 
 #[test]
 fn a_controller_that_is_silent_for_some_seconds_is_waited_for() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), &policy("start")).unwrap();
     let _slow = cluster.rate("n2", SLOW).unwrap();
     let job = measuring(&cluster, "fail");

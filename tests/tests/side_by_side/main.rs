@@ -1,0 +1,8 @@
+//! Tests that wait most of their time: for deadlines, for Slurm, for connections that never come. They may run beside
+//! each other, so they are one program.
+
+mod actions;
+mod config_faults;
+mod controller;
+mod links_down;
+mod lost_helpers;
