@@ -106,17 +106,11 @@ fn of_nodes(
         }
         let parts: BTreeSet<Subject> =
             looks.iter().flat_map(|look| &look.evidence).map(|one| Look::part(node, one)).collect();
-        let gpus = parts.iter().filter(|part| matches!(part, Subject::Gpu { .. }));
-        let of_gpus: Vec<Finding> = gpus
-            .map(|gpu| {
-                let looks: Vec<Look> = looks.iter().map(|look| look.on_gpu(gpu)).collect();
-                of_part(roster, state, gpu, &looks.iter().collect::<Vec<_>>(), failed, flaky)
-            })
-            .collect();
-        if of_gpus.is_empty() {
-            findings.push(of_part(roster, state, &Subject::Node { node }, &looks, failed, flaky));
+        for part in parts {
+            let looks: Vec<Look> = looks.iter().map(|look| look.on_part(node, &part)).collect();
+            let looks: Vec<&Look> = looks.iter().collect();
+            findings.push(of_part(roster, state, &part, &looks, failed, flaky));
         }
-        findings.extend(of_gpus);
     }
     findings
 }

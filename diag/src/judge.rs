@@ -109,10 +109,10 @@ impl Look {
         }
     }
 
-    /// The same look with the numbers of one GPU, and those of the node as a whole.
+    /// The same look with the numbers of one part of a node: see [`Look::part`].
     #[must_use]
-    pub fn on_gpu(&self, gpu: &Subject) -> Self {
-        let ours = |one: &&Evidence| one.subject == *gpu || !matches!(one.subject, Subject::Gpu { .. });
+    pub fn on_part(&self, node: NodeId, part: &Subject) -> Self {
+        let ours = |one: &&Evidence| Self::part(node, one) == *part;
         self.narrowed(self.evidence.iter().filter(ours).cloned().collect())
     }
 

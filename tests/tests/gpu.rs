@@ -24,21 +24,33 @@ struct Site {
 }
 
 impl Site {
-    /// `None`, with a word, where the switch is off.
+    /// Two nodes that share the first GPU; `None`, with a word, where the switch is off.
     fn boot() -> Option<Self> {
+        let site = Self::with(2, &["/dev/nvidia0"])?;
+        let baselines = site.cluster.base().join("opt/baselines");
+        std::fs::create_dir_all(&baselines).unwrap();
+        std::fs::write(baselines.join("cuda.toml"), BASELINES).unwrap();
+        let policy = format!("paths.baseline_dir = '/opt/aimaster/baselines'\n{}", site.policy);
+        let site = Self { policy, ..site };
+        site.set("");
+        Some(site)
+    }
+
+    /// Nodes that all have these GPUs, and the limits that ship with the product.
+    fn with(nodes: usize, gpus: &[&str]) -> Option<Self> {
         if std::env::var("AIMASTER_GPU_TESTS").as_deref() != Ok("1") {
             eprintln!("skipped: needs a GPU and AIMASTER_GPU_TESTS=1");
             return None;
         }
-        let builder = Cluster::builder().nodes(2).cpus(8).gpu_devices(["/dev/nvidia0"]);
+        if let Some(missing) = gpus.iter().find(|gpu| !std::path::Path::new(gpu).exists()) {
+            eprintln!("skipped: there is no {missing}");
+            return None;
+        }
+        let builder = Cluster::builder().nodes(nodes).cpus(8).gpu_devices(gpus.iter().copied());
         let cluster = product::boot(builder.set("PrologEpilogTimeout", 240), "").unwrap();
-        let baselines = cluster.base().join("opt/baselines");
-        std::fs::create_dir_all(&baselines).unwrap();
-        std::fs::write(baselines.join("cuda.toml"), BASELINES).unwrap();
         let path = |name: &str| std::env::var(name).unwrap_or_default();
         let mut policy = format!(
-            "engine = 'cuda'\npaths.baseline_dir = '/opt/aimaster/baselines'\ntime.max_deadline_s = 150\n\
-             [cuda]\nnccl = '{}'\ncublas_lt = '{}'\n",
+            "engine = 'cuda'\ntime.max_deadline_s = 150\n[cuda]\nnccl = '{}'\ncublas_lt = '{}'\n",
             path("AIMASTER_NCCL"),
             path("AIMASTER_CUBLAS_LT")
         );
@@ -98,6 +110,19 @@ fn all_thirteen_checks_pass_on_two_nodes_that_share_a_gpu() {
         assert_eq!((report["outcome"].as_str(), report["engine"].as_str()), (Some("PASS"), Some("cuda")));
         assert!(said.contains("started"));
     }
+}
+
+#[test]
+fn the_gpus_of_one_node_pass_by_the_limits_that_ship() {
+    let _machine = serial().unwrap();
+    let Some(site) = Site::with(1, &["/dev/nvidia0", "/dev/nvidia1"]) else { return };
+    let checks = "--sanity-check=gemm_flops,kernel_launch,all_reduce_1,comp_comm_overlap";
+    let args = ["-N1", "--gres=gpu:2", checks, "echo", "started"];
+    let srun = site.cluster.srun(args).timeout(LONG).run().unwrap();
+    println!("{}{}", srun.stderr, srun.stdout);
+    let report = site.cluster.report(JobId(1), 1).unwrap();
+    table(&report);
+    assert_eq!(report["outcome"], "PASS", "{report:#}");
 }
 
 #[test]
