@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
+use cluster::slurm::environment::JobEnv;
 use diag::facts::Engine;
+use diag::gpu_facts::ids::{self, GpuId, GpuIdError};
 
 use crate::assignment::Assignment;
 use crate::protocol::{Devices, Libraries};
@@ -22,11 +24,34 @@ const NO_CACHE: (&str, &str) = ("CUDA_CACHE_DISABLE", "1");
 /// CUDA's own order is by speed; Slurm's is by device file, which follows the bus.
 const BUS_ORDER: (&str, &str) = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
 
+/// Why there is nothing to open.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// Slurm's list of the job's GPUs.
+    #[error("the job's GPUs on this node (SLURM_JOB_GPUS)")]
+    Gpus(#[from] GpuIdError),
+    /// A library that others than root can change.
+    #[error(transparent)]
+    Library(#[from] PathError),
+}
+
 /// The GPUs of the job on this node, as Slurm names them.
+fn gpus(job: &JobEnv) -> Result<Vec<GpuId>, GpuIdError> {
+    ids::parse(job.gpus.as_deref().unwrap_or_default())
+}
+
+/// Why the CUDA engine has nothing to measure on this node: a skip, never a pass.
 #[must_use]
-pub(crate) fn gpus(assignment: &Assignment) -> Vec<String> {
-    let list = assignment.job.gpus.as_deref().unwrap_or_default();
-    list.split(',').map(str::trim).filter(|gpu| !gpu.is_empty()).map(str::to_owned).collect()
+pub fn nothing_to_measure(engine: Engine, job: &JobEnv) -> Option<&'static str> {
+    match gpus(job) {
+        _ if engine == Engine::Host => None,
+        Ok(gpus) if gpus.is_empty() => Some("the job holds no GPU on this node"),
+        Ok(gpus) if gpus.iter().any(|gpu| matches!(gpu, GpuId::Mig(_))) => {
+            Some("the job holds parts of GPUs (MIG), which have no rates of their own to be held against")
+        }
+        // What can't be read is an error of the worker, which says why.
+        Ok(_) | Err(_) => None,
+    }
 }
 
 /// How many ranks this node has.
@@ -34,15 +59,15 @@ pub(crate) fn gpus(assignment: &Assignment) -> Vec<String> {
 pub(crate) fn ranks(assignment: &Assignment) -> u32 {
     match assignment.policy.engine {
         Engine::Host => assignment.policy.host.ranks_per_node,
-        Engine::Cuda => u32::try_from(gpus(assignment).len()).unwrap_or(u32::MAX),
+        Engine::Cuda => gpus(&assignment.job).map_or(1, |gpus| u32::try_from(gpus.len()).unwrap_or(u32::MAX)),
     }
 }
 
 /// What the worker is to open; `None` on the host engine.
 ///
 /// # Errors
-/// If others than root can change a library that the policy names.
-pub(crate) fn devices(assignment: &Assignment) -> Result<Option<Devices>, PathError> {
+/// If Slurm's list can't be read, or others than root can change a library that the policy names.
+pub(crate) fn devices(assignment: &Assignment) -> Result<Option<Devices>, EngineError> {
     let cuda = &assignment.policy.cuda;
     if assignment.policy.engine == Engine::Host {
         return Ok(None);
@@ -54,7 +79,7 @@ pub(crate) fn devices(assignment: &Assignment) -> Result<Option<Devices>, PathEr
         }
     }
     Ok(Some(Devices {
-        gpus: gpus(assignment),
+        gpus: gpus(&assignment.job)?.iter().map(ToString::to_string).collect(),
         libraries: Libraries {
             driver: cuda.driver.clone(),
             cublas_lt: cuda.cublas_lt.clone(),
@@ -86,4 +111,82 @@ pub(crate) fn environment(assignment: &Assignment) -> Vec<(String, String)> {
         environment.push(own(NO_MULTICAST));
     }
     environment
+}
+
+#[cfg(test)]
+mod tests {
+    use diag::policy::Policy;
+
+    use super::*;
+    use crate::assignment;
+
+    fn job(gpus: &str) -> JobEnv {
+        let variables = [
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_JOB_UID", "1000"),
+            ("SLURM_CLUSTER_NAME", "aim"),
+            ("SLURMD_NODENAME", "n1"),
+            ("SLURM_NODELIST", "n1"),
+            ("SLURM_JOB_GPUS", gpus),
+        ];
+        let value = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, v)| (*v).to_owned());
+        JobEnv::from_vars(value).unwrap()
+    }
+
+    fn assignment(gpus: &str, policy: &str) -> Assignment {
+        let policy = Policy::parse(&format!("checks.always = ['gemm_flops']\n{policy}")).unwrap();
+        assignment::assignment(job(gpus), policy, None).unwrap().unwrap()
+    }
+
+    fn value(assignment: &Assignment, name: &str) -> Option<String> {
+        let all = environment(assignment);
+        let mut found = all.iter().filter(|(key, _)| key == name).map(|(_, value)| value.clone());
+        let first = found.next();
+        assert_eq!(found.next(), None, "{name} twice");
+        first
+    }
+
+    #[test]
+    fn multicast_is_off_unless_the_policy_says_so_outright() {
+        assert_eq!(value(&assignment("0", ""), "NCCL_NVLS_ENABLE").as_deref(), Some("0"));
+        let sneaked = "nccl.env.NCCL_NVLS_ENABLE = '1'";
+        assert_eq!(value(&assignment("0", sneaked), "NCCL_NVLS_ENABLE").as_deref(), Some("0"));
+        let allowed = format!("cuda.nvls = true\n{sneaked}");
+        assert_eq!(value(&assignment("0", &allowed), "NCCL_NVLS_ENABLE").as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn the_policy_s_settings_are_the_node_s_own() {
+        let policy = "network.interface = 'bond0'\nnccl.env.NCCL_HOSTID = '{node}'";
+        let cuda = assignment("0", policy);
+        assert_eq!(value(&cuda, "NCCL_HOSTID").as_deref(), Some("n1"));
+        assert_eq!(value(&cuda, "NCCL_SOCKET_IFNAME").as_deref(), Some("=bond0"));
+        assert_eq!(value(&cuda, "CUDA_DEVICE_ORDER").as_deref(), Some("PCI_BUS_ID"));
+        let host = assignment("0", "engine = 'host'");
+        assert!(environment(&host).is_empty() && devices(&host).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_job_s_gpus_are_the_ranks() {
+        let cuda = assignment("0,2-3", "");
+        assert_eq!(
+            (ranks(&cuda), devices(&cuda).unwrap().unwrap().gpus),
+            (3, ["0", "2", "3"].map(str::to_owned).to_vec())
+        );
+        assert!(devices(&assignment("first", "")).unwrap_err().to_string().contains("SLURM_JOB_GPUS"));
+        assert!(nothing_to_measure(Engine::Cuda, &job("")).unwrap().contains("no GPU"));
+        assert!(
+            nothing_to_measure(Engine::Cuda, &job("MIG-6ab6e1a4-5a7f-5b1f-a6c1-0a3b4c5d6e7f"))
+                .unwrap()
+                .contains("MIG")
+        );
+        assert_eq!(nothing_to_measure(Engine::Cuda, &job("1")), None);
+        assert_eq!(nothing_to_measure(Engine::Host, &job("")), None);
+    }
+
+    #[test]
+    fn a_library_that_others_can_change_is_refused() {
+        let cuda = assignment("0", "cuda.nccl = '/tmp/libnccl.so.2'");
+        assert!(matches!(devices(&cuda), Err(EngineError::Library(_))));
+    }
 }

@@ -6,7 +6,7 @@ pub mod assignment;
 pub mod checks;
 pub mod components;
 pub mod conclusion;
-mod engine;
+pub mod engine;
 pub mod events;
 pub mod meeting;
 pub mod progress;

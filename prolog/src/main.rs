@@ -12,13 +12,13 @@ use cluster::session::Session;
 use cluster::slurm::environment::JobEnv;
 use cluster::slurm::scontrol::Scontrol;
 use diag::check::Phase;
-use diag::facts::Engine;
 use diag::gate::Gate;
 use diag::policy::Undecided;
 use diag::report::{phase_line, printable};
 use jiff::Timestamp;
 use prolog::assignment::{self, Assignment, REQUEST_VARIABLE};
 use prolog::conclusion::{self, Run};
+use prolog::engine;
 use prolog::events::Events;
 use prolog::meeting;
 use prolog::progress::Progress;
@@ -74,8 +74,8 @@ fn gate(job: &JobEnv, begun: (Instant, Timestamp)) -> Gate {
         Ok(Some(assignment)) => assignment,
         Err(error) => return trouble(on_error, true, &error.into()),
     };
-    if assignment.policy.engine == Engine::Cuda && job.gpus.is_none() {
-        return Gate::open(vec!["SKIP: the job holds no GPU on this node".into()]);
+    if let Some(why) = engine::nothing_to_measure(assignment.policy.engine, job) {
+        return Gate::open(vec![format!("SKIP: {why}")]);
     }
     if assignment.suite.checks.is_empty() {
         let error = anyhow::anyhow!("{}", assignment.asked.notices.join("; "));

@@ -18,7 +18,7 @@ const RUN: u32 = 0o111;
 
 /// Why a program is not run.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PathError {
+pub enum PathError {
     /// Somebody else could have put another program there.
     #[error("{} can be changed by others than root (owner {owner}, mode {mode:o}); mend that, or name another", .path.display())]
     Open { path: PathBuf, owner: u32, mode: u32 },
