@@ -183,3 +183,28 @@ fn a_worker_that_is_killed_or_stopped_is_named_and_the_gpu_lives_on() {
     let (report, _) = site.run(3, "--sanity-check=gemm_flops");
     assert_eq!(report["outcome"], "PASS", "{report:#}");
 }
+
+/// Takes all but a little of the first GPU's memory and says so.
+const HOG: &str = "import torch\nfree, total = torch.cuda.mem_get_info()\n\
+    kept = torch.empty(free - 600 * 2**20, dtype=torch.uint8, device='cuda')\nprint('full', flush=True)\ninput()";
+
+#[test]
+fn a_gpu_that_somebody_else_has_filled_is_an_error_and_no_fault() {
+    let _machine = serial().unwrap();
+    let Some(site) = Site::boot() else { return };
+    let Ok(python) = std::env::var("AIMASTER_PYTHON") else {
+        eprintln!("skipped: AIMASTER_PYTHON names no python with torch");
+        return;
+    };
+    // In a node, so that it ends with the test.
+    let hog = site.cluster.command("n2", [python.as_str(), "-c", HOG]).keep_stdin().spawn().unwrap();
+    hog.wait_line(|line| line == "full", LONG).unwrap();
+    let (report, said) = site.run(1, "--sanity-check=gemm_flops");
+    println!("{said}");
+    assert_eq!(report["outcome"], "ERROR", "{report:#}");
+    assert!(said.contains("no room for") || said.contains("OUT_OF_MEMORY"), "{said}");
+    assert!(site.cluster.drained().unwrap().is_empty() && said.contains("started"));
+    drop(hog);
+    let (report, _) = site.run(2, "--sanity-check=gemm_flops");
+    assert_eq!(report["outcome"], "PASS", "{report:#}");
+}
