@@ -89,9 +89,28 @@ def of_gloo(known, store_port, state):
     ][:4]
 
 
+def by_own_name():
+    """The address that Gloo takes where no interface is named: the first of the host name that a socket can be bound
+    to. Its port is not known yet: 0."""
+    if os.environ.get("GLOO_SOCKET_IFNAME"):
+        return []
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(address)
+            return [[address[0].split("%")[0], 0]]
+        except OSError:
+            continue
+    return []
+
+
 def watch_listeners(known, store_port, over):
     """Says where Gloo listens as soon as it does: that is the address it gives to the other side. The side that
-    connects listens for some milliseconds only."""
+    connects listens for some milliseconds only, which a busy machine may miss."""
     while not over.wait(0.001):
         new = of_gloo(known, store_port, LISTENING)
         if new:
@@ -176,6 +195,7 @@ def join(torch, dist, store, command):
     try:
         if store is None:
             store = dist.TCPStore(command["host"], command["port"], 2, False, left(), wait_for_workers=False)
+        say(advertised=by_own_name())
         known, port = set(own_sockets()), command["port"]
         watcher = threading.Thread(target=watch_listeners, args=(known, port, over), daemon=True)
         watcher.start()

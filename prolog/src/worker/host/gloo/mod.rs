@@ -319,7 +319,12 @@ impl Meeting<'_> {
     }
 
     fn way(&self, from: Member, to: Member, place: Option<Place>, why: String) -> Unreachable {
-        let (address, port) = place.unwrap_or((to.address, to.port));
+        let (address, port) = match place {
+            // What the host name leads to, before a port is known.
+            Some((address, 0)) => (address, to.port),
+            Some(place) => place,
+            None => (to.address, to.port),
+        };
         Unreachable { from: from.node, to: to.node, address, port, why }
     }
 }
