@@ -240,7 +240,7 @@ impl Session {
                 None => return false,
             }
         }
-        if let Some(roster) = pass_on(&self.roster).filter(|_| self.finished.is_none()) {
+        if let Some(roster) = pass_on(&self.roster, self.id.me).filter(|_| self.finished.is_none()) {
             self.mesh.send(deputy, &Message::Orphaned { leader: self.leader, roster }, &[]);
         }
         self.leads(deputy);

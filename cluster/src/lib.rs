@@ -10,6 +10,7 @@ mod dial;
 mod gather;
 mod handshake;
 pub mod log;
+mod meet_error;
 mod mesh;
 mod message;
 #[allow(unsafe_code)]

@@ -16,7 +16,7 @@ use diag::facts::{Joined, NodeFacts, NodeId, Roster, RosterEntry};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use crate::auth::{AuthError, Authenticator, random};
+use crate::auth::{Authenticator, random};
 use crate::dial::{Target, accept, dial, listen, port_order, raise_file_limit};
 use crate::handshake::{Established, Identity, Tally};
 use crate::log::LogSink;
@@ -24,6 +24,8 @@ use crate::mesh::{Incoming, Mesh};
 use crate::message::{Message, WireRoster};
 use crate::second_hand::{Offered, pass_on};
 use crate::session::Session;
+
+pub use crate::meet_error::MeetError;
 
 /// How long the leader waits for its deputy's word on who leads: one round trip and a busy machine.
 const LINK_ANSWER: Duration = Duration::from_millis(1500);
@@ -66,57 +68,6 @@ pub struct MeetConfig {
     pub auth: Authenticator,
     /// Where lines for a person go.
     pub log: LogSink,
-}
-
-/// Why there was no meeting. Blames nobody.
-#[derive(Debug, thiserror::Error)]
-pub enum MeetError {
-    /// The arguments contradict each other.
-    #[error("the meeting can't be arranged: {0}")]
-    Config(&'static str),
-    /// No random numbers.
-    #[error(transparent)]
-    Auth(#[from] AuthError),
-    /// Nobody led this node within its time.
-    #[error(
-        "no meeting within {waited:?}: leader {leader}: {leader_why}; deputy {deputy}: {deputy_why} (see the port range, NodeAddr, the firewall and munge)"
-    )]
-    NoLeader {
-        /// How long this node waited.
-        waited: Duration,
-        /// Name of the leader.
-        leader: String,
-        /// What is known of it.
-        leader_why: String,
-        /// Name of the deputy.
-        deputy: String,
-        /// What is known of it.
-        deputy_why: String,
-    },
-    /// The meeting was called off, here or by the node that would have led it.
-    #[error("there is no meeting: {because}")]
-    Dismissed {
-        /// Why, in words.
-        because: String,
-    },
-    /// Too few nodes to lead, and no word from the deputy.
-    #[error(
-        "only {joined} of {nodes} nodes joined within the window and the deputy could not be asked: this node does not lead"
-    )]
-    TooFew {
-        /// How many, this one included.
-        joined: usize,
-        /// How many there should be.
-        nodes: usize,
-    },
-    /// Too many nodes follow the other one.
-    #[error("only {votes} of {nodes} nodes follow this node, the others follow another leader")]
-    Outvoted {
-        /// How many, this one included.
-        votes: usize,
-        /// How many there are.
-        nodes: usize,
-    },
 }
 
 /// Meets the other nodes of the job.
@@ -197,6 +148,7 @@ pub async fn meet_unless(
         left: BTreeMap::new(),
         elsewhere: BTreeSet::new(),
         offered: Offered::default(),
+        kept: Vec::new(),
         give_up,
         own_address: own_address.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
         id,
@@ -228,6 +180,8 @@ struct Meeting {
     /// Nodes that follow another leader.
     elsewhere: BTreeSet<NodeId>,
     offered: Offered,
+    /// What came early, for the session.
+    kept: Vec<Incoming>,
     own_address: IpAddr,
 }
 
@@ -261,6 +215,10 @@ impl Meeting {
                 }
                 Some(Incoming::Linked(established)) => {
                     self.link(*established);
+                    Turn::Wait
+                }
+                Some(resume @ Incoming::Message { message: Message::Resume { .. }, .. }) => {
+                    self.kept.push(resume);
                     Turn::Wait
                 }
                 Some(Incoming::Message { from, message, .. }) => self.hear(from, message),
@@ -436,7 +394,9 @@ impl Meeting {
             let nodes = self.id.nodes.len();
             // Half is enough for the leader, the deputy needs more: both can't have it.
             if 2 * votes < nodes + usize::from(self.id.me == 1) {
-                return match self.offered.take(&self.mesh) {
+                // Whoever took this node's own roster would be left with it.
+                let offered = if votes == 1 { self.offered.take(&self.mesh) } else { None };
+                return match offered {
                     Some(roster) => self.follow(roster),
                     None => Err(MeetError::Outvoted { votes, nodes }),
                 };
@@ -462,10 +422,10 @@ impl Meeting {
                 }
                 Some(Incoming::Message { message: Message::Orphaned { leader, roster }, .. }) => {
                     self.offered.hear(&self.id, leader, Some(roster));
-                    // What its senders say next is for a session.
-                    if self.offered.ready(&self.mesh) {
-                        break;
-                    }
+                }
+                // It is for the session.
+                Some(resume @ Incoming::Message { message: Message::Resume { .. }, .. }) => {
+                    self.kept.push(resume);
                 }
                 Some(Incoming::Closed { from }) if !self.mesh.alive(from) => {
                     open.remove(&from);
@@ -485,8 +445,13 @@ impl Meeting {
         self.mesh.send(leader, &Message::Accepted, &[]);
         let other = 1 - leader;
         if other != self.id.me {
-            self.mesh.send(other, &Message::Follows { leader, roster: pass_on(&roster) }, &[]);
+            let known = pass_on(&roster, self.id.me);
+            self.mesh.send(other, &Message::Follows { leader, roster: known }, &[]);
         }
-        Ok(Session::new(self.id, self.mesh, roster, key))
+        let mut session = Session::new(self.id, self.mesh, roster, key);
+        for incoming in self.kept {
+            session.aside(incoming);
+        }
+        Ok(session)
     }
 }

@@ -6,13 +6,18 @@ use diag::facts::{NodeId, Roster};
 use crate::handshake::Identity;
 use crate::mesh::Mesh;
 use crate::message::WireRoster;
+use crate::wire::MAX_FROM_PEER;
 
-/// Most nodes of a roster that is passed on: some hundred bytes each, far below what a peer may send.
-const MOST_NODES: usize = 4096;
+/// So many nodes pass the roster on, the first that joined: in a job of thousands the deputy must not get it from all.
+const WITNESSES: usize = 8;
 
-/// What a node that follows a leader says of it to others.
-pub(crate) fn pass_on(roster: &Roster) -> Option<WireRoster> {
-    (roster.nodes.len() <= MOST_NODES).then(|| WireRoster::new(roster))
+/// What a node that follows a leader says of it to the deputy; `None`: others do, or it is too long for one message.
+pub(crate) fn pass_on(roster: &Roster, me: NodeId) -> Option<WireRoster> {
+    let joined = (0..).zip(&roster.nodes).filter(|(node, entry)| *node > 1 && entry.joined.is_some());
+    let witness = joined.take(WITNESSES).any(|(node, _): (NodeId, _)| node == me);
+    let wire = witness.then(|| WireRoster::new(roster))?;
+    let bytes = serde_json::to_vec(&wire).ok()?.len();
+    (bytes < MAX_FROM_PEER / 2).then_some(wire)
 }
 
 /// A roster at second hand.
@@ -33,13 +38,9 @@ impl Offered {
         }
     }
 
-    /// Whether there is one whose leader can't send it any more.
-    pub(crate) fn ready(&self, mesh: &Mesh) -> bool {
-        self.0.as_ref().is_some_and(|roster| !mesh.alive(roster.leader))
-    }
-
-    /// That roster.
+    /// The roster, once its leader was here and can't send it any more.
     pub(crate) fn take(&mut self, mesh: &Mesh) -> Option<Roster> {
-        if self.ready(mesh) { self.0.take() } else { None }
+        let gone = |roster: &Roster| !mesh.alive(roster.leader) && mesh.data_key(roster.leader).is_some();
+        if self.0.as_ref().is_some_and(gone) { self.0.take() } else { None }
     }
 }

@@ -334,12 +334,12 @@ impl Session {
                 let linked = self.mesh.add(*established).map(|(peer, _)| peer);
                 // A deputy that was not reached when the roster came must know of it, should the leader go.
                 if let Some(peer) = linked.filter(|peer| *peer <= 1 && *peer != self.leader) {
-                    let roster = pass_on(&self.roster);
+                    let roster = pass_on(&self.roster, self.id.me);
                     self.mesh.send(peer, &Message::Follows { leader: self.leader, roster }, &[]);
                 }
             }
             Incoming::Message { from, message: Message::Roster(_), .. } if from != self.leader => {
-                let roster = pass_on(&self.roster);
+                let roster = pass_on(&self.roster, self.id.me);
                 self.mesh.send(from, &Message::Follows { leader: self.leader, roster }, &[]);
             }
             Incoming::Message { from, message: Message::Resume { step, tag, finished }, payload } => {

@@ -264,9 +264,10 @@ fn shared_links(roster: &Roster, culprits: &mut Vec<Finding>) -> Vec<String> {
     let links: BTreeSet<Pair> = culprits
         .iter()
         .filter(at_fault)
+        .filter(|one| one.class == Some(FaultClass::Link))
         .filter_map(|one| if let Subject::Link { a, b } = one.subject { Some((a, b)) } else { None })
         .collect();
-    let others = culprits.iter().filter(at_fault).any(|one| !matches!(one.subject, Subject::Link { .. }));
+    let others = culprits.iter().filter(at_fault).any(|one| one.class != Some(FaultClass::Link));
     if links.len() < 2 || others {
         return Vec::new();
     }

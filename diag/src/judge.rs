@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::baseline::{Baselines, Conditions, LEAVE_OUT_MAX, OutlierRule, median, others};
 use crate::check::CheckName;
-use crate::facts::{Engine, NodeId, Roster};
+use crate::facts::{Engine, NodeId, Roster, RosterEntry};
 use crate::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult};
 use crate::verdict::Limit;
@@ -37,7 +37,12 @@ pub struct Hardware {
     pub gpus: Option<u32>,
     /// Whether NVLink multicast may be used.
     pub nvls: bool,
+    /// Of each node the model and the number of its GPUs; on the host engine nothing.
+    pub kinds: BTreeMap<NodeId, (String, usize)>,
 }
+
+/// Quantity, size of messages, kinds of the nodes.
+type Like<'s> = (Metric, Option<u64>, BTreeSet<&'s (String, usize)>);
 
 impl Suite {
     /// The same suite on the nodes that met.
@@ -53,8 +58,20 @@ impl Suite {
             _ => None,
         };
         let gpus = counts.first().filter(|_| counts.len() == 1).and_then(|count| u32::try_from(*count).ok());
-        let hardware = Hardware { gpu: only(&models), gpus, nvls: self.hardware.nvls };
+        let kind = |entry: &RosterEntry| {
+            let gpus = &entry.joined.as_ref()?.facts.gpus;
+            Some((gpus.first()?.model.clone(), gpus.len()))
+        };
+        let kinds = (0..).zip(&roster.nodes).filter_map(|(node, entry)| Some((node, kind(entry)?))).collect();
+        let hardware = Hardware { gpu: only(&models), gpus, nvls: self.hardware.nvls, kinds };
         Self { hardware, ..self.clone() }
+    }
+
+    /// What a number may be compared with: the same quantity, of messages of the same size, on nodes of the same kinds.
+    fn like(&self, metric: Metric, measurement: &Measurement) -> Like<'_> {
+        let kinds =
+            measurement.subject.nodes().iter().filter_map(|node| self.hardware.kinds.get(node)).collect();
+        (metric, measurement.bytes, kinds)
     }
 
     /// The limit of a quantity, for messages of this size.
@@ -261,27 +278,28 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
     }
     let votes = Votes::of(by_subject.values().copied());
     let rule = OutlierRule::of(suite.engine);
-    let mut peers: BTreeMap<Metric, Vec<f64>> = BTreeMap::new();
+    let mut peers: BTreeMap<Like<'_>, Vec<f64>> = BTreeMap::new();
     for ((metric, _), measurement) in &by_subject {
         if measurement.value.is_finite() {
-            peers.entry(*metric).or_default().push(measurement.value);
+            peers.entry(suite.like(*metric, measurement)).or_default().push(measurement.value);
         }
     }
-    let mut of_many: BTreeMap<Metric, (Option<Limit>, Option<f64>)> = BTreeMap::new();
+    let mut of_many: BTreeMap<Like<'_>, (Option<Limit>, Option<f64>)> = BTreeMap::new();
     by_subject
         .into_iter()
         .map(|((metric, subject), measurement)| {
             if metric == Metric::Fingerprint {
                 return votes.verdict(subject, measurement);
             }
-            let like = peers.get(&metric).map_or(&[][..], Vec::as_slice);
+            let kind = suite.like(metric, measurement);
+            let like = peers.get(&kind).map_or(&[][..], Vec::as_slice);
             let of_peers = || {
                 let median = (like.len() > 1).then(|| median(&others(measurement.value, like))).flatten();
                 (rule.limit(metric, measurement.value, like), median)
             };
             // Among many, one's own value is not left out, and all are held against the same.
             let (outlier, median) = if like.len() > LEAVE_OUT_MAX {
-                of_many.entry(metric).or_insert_with(of_peers).clone()
+                of_many.entry(kind).or_insert_with(of_peers).clone()
             } else {
                 of_peers()
             };

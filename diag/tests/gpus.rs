@@ -1,6 +1,8 @@
 //! GPUs that are told apart: the bad one is named with its node, its neighbours are not, and limits follow the model,
 //! the number of GPUs and the size of the messages.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 use std::net::{IpAddr, Ipv4Addr};
 
 use diag::baseline::Baselines;

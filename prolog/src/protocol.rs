@@ -255,6 +255,8 @@ pub struct Products {
     pub right: f64,
     /// A hash of each rank's product of the same inputs by the same algorithm: like GPUs have the same. Host: none.
     pub fingerprints: Vec<u64>,
+    /// What multiplied, with its version: other versions may give other bits. Host: empty.
+    pub library: String,
     /// The ranks whose product was not right, and how.
     pub wrong: Vec<(u32, String)>,
 }
@@ -318,6 +320,8 @@ pub enum Collected {
     Measured(Busbw),
     /// Ranks that this node could not reach, or that left.
     Unreachable(Vec<Unreachable>),
+    /// Another node could not do its part, and says so itself.
+    PeerBroken,
 }
 
 /// Bus bandwidth as nccl-tests defines it: [`Collective::bus_factor`] × bytes / time.

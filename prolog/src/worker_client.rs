@@ -9,7 +9,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use diag::facts::NodeId;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -288,6 +288,9 @@ impl Process {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(start)?;
         ours.set_nonblocking(true).map_err(start)?;
         let socket = UnixStream::from_std(ours).map_err(start)?;
+        // NCCL registers memory with network cards, and the worker can't raise its limit: it inherits this one.
+        let unlimited = Rlimit { current: None, maximum: None };
+        let _ = setrlimit(Resource::Memlock, unlimited); // not root: as much as this user has
         let mut command = Command::new(path);
         command
             .arg(std::process::id().to_string())

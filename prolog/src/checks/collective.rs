@@ -41,7 +41,7 @@ impl CollectiveCheck {
                     format!("{}: one node has nobody to exchange data with; ask for two or more", self.name);
                 return Err(CheckError { kind: ErrorKind::Environment, message });
             }
-            let members = cx.members(&group)?;
+            let members = as_many_each(cx.members(&group)?);
             let communicators = if self.by_rail { rails(&members) } else { vec![members] };
             let (collected, span) = ask(cx, tag, self.collective, communicators).await?;
             let about = About::of(cx.round, &group);
@@ -53,6 +53,8 @@ impl CollectiveCheck {
                         measurements.extend(numbers(cx, subject, (self.collective, &busbw), span));
                     }
                     Collected::Unreachable(met) => ways.extend(met),
+                    // The other node gives the error; this one has nothing to show.
+                    Collected::PeerBroken => {}
                 }
             }
             measurements.extend(unreachable(cx, ways, span));
@@ -87,6 +89,18 @@ impl About {
             (Self::Fabric, Some(rail)) => Subject::FabricRail { rail },
         }
     }
+}
+
+/// As many ranks of each node as the one with the fewest has: with more on one side the numbers would be about the
+/// difference.
+fn as_many_each(mut members: Vec<Member>) -> Vec<Member> {
+    let mut counts: std::collections::BTreeMap<NodeId, u32> = std::collections::BTreeMap::new();
+    for member in &members {
+        *counts.entry(member.node).or_default() += 1;
+    }
+    let fewest = counts.into_values().min().unwrap_or(0);
+    members.retain(|member| member.rank < fewest);
+    members
 }
 
 /// Rank i of every node, for each i that all nodes have.
@@ -175,6 +189,9 @@ mod tests {
         let member = |node, rank| Member { node, rank, address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 1 };
         // Node 2 has one rank more.
         let members = [member(0, 0), member(0, 1), member(2, 0), member(2, 1), member(2, 2)];
+        let each: Vec<(u32, u32)> =
+            as_many_each(members.to_vec()).iter().map(|member| (member.node, member.rank)).collect();
+        assert_eq!(each, [(0, 0), (0, 1), (2, 0), (2, 1)]);
         let rails = rails(&members);
         assert_eq!(rails, [[member(0, 0), member(2, 0)], [member(0, 1), member(2, 1)]]);
     }

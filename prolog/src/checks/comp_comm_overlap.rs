@@ -81,7 +81,14 @@ fn rate(cx: &Context<'_>, subject: Subject, alone: &Busbw, at_once: &Busbw, span
 
 /// The products of each GPU beside the all-reduce.
 fn of_gpus(cx: &Context<'_>, (alone, at_once): (&Products, &Products), span: Span) -> Vec<Measurement> {
-    let mut measurements = gemm_flops::of_gpus(cx, at_once, span);
+    // What was wrong alone is wrong.
+    let at_once = Products {
+        wrong: alone.wrong.clone(),
+        fingerprints: alone.fingerprints.clone(),
+        library: alone.library.clone(),
+        ..at_once.clone()
+    };
+    let mut measurements = gemm_flops::of_gpus(cx, &at_once, span);
     let rates = measurements.iter_mut().filter(|one| one.metric == Metric::Flops);
     for (one, alone) in rates.zip(&alone.per_rank) {
         one.detail = format!("{}; {alone:.1} TFLOP/s alone", slow_down("all-reduce", *alone, one.value));

@@ -61,7 +61,7 @@ pub(super) fn of_gpus(cx: &Context<'_>, products: &Products, span: Span) -> Vec<
         if let Some(bits) = products.fingerprints.get(rank as usize) {
             // The upper 53 bits are exact in a double.
             let mut print = cx.measurement(Metric::Fingerprint, gpu, (bits >> 11) as f64, span);
-            print.detail = model.to_owned();
+            print.detail = format!("{model}, {}", products.library);
             measurements.push(print);
         }
     }

@@ -78,7 +78,7 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
                 return Err(environment(format!("{here}: {}: {message}", path.display())));
             }
             // The other node gives the error; this one has nothing to show.
-            Glooed::PeerBroken => {}
+            Glooed::PeerBroken | Glooed::Ring { collected: Collected::PeerBroken, .. } => {}
         }
     }
     Ok(measurements)

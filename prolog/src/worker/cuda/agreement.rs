@@ -72,15 +72,16 @@ pub(super) fn agree(
         return ask(host, tag, (*first, *own), held, until);
     }
     let mut peers = Vec::new();
-    for other in &others {
-        let peer = Peer::meet(host, tag, (*first, *other), until).map_err(Trouble::Unreachable)?;
-        peers.push((*other, peer));
-    }
-    let mut same = held.is_some();
-    for (other, peer) in &mut peers {
-        let Holds(theirs) = peer.hear(until).map_err(|why| gone(*other, *first, &why))?;
-        same &= theirs.as_deref() == held.map(<[u8; ID_BYTES]>::as_slice);
-    }
+    let same = match gathered(host, tag, (*first, &others), held, &mut peers, until) {
+        Ok(same) => same,
+        Err(trouble) => {
+            // Those who are here need not wait, and none of their ways is to blame.
+            for (_, peer) in &peers {
+                let _ = peer.say(&Word::None, until);
+            }
+            return Err(trouble);
+        }
+    };
     let (word, agreed) = match if same { Ok(None) } else { name().map(Some) } {
         Ok(None) => (Word::Again, Ok(Agreed::Again)),
         Ok(Some(id)) => (Word::New(id.to_vec()), Ok(Agreed::New(id))),
@@ -90,6 +91,27 @@ pub(super) fn agree(
         peer.say(&word, until).map_err(|why| gone(*other, *first, &why))?;
     }
     agreed
+}
+
+/// The first node meets the others, who end up in `peers`: whether all of them hold what it holds.
+fn gathered(
+    host: &Host,
+    tag: Tag,
+    (first, others): (Member, &[Member]),
+    held: Option<&UniqueId>,
+    peers: &mut Vec<(Member, Peer)>,
+    until: &Until,
+) -> Result<bool, Trouble> {
+    for other in others {
+        let peer = Peer::meet(host, tag, (first, *other), until).map_err(Trouble::Unreachable)?;
+        peers.push((*other, peer));
+    }
+    let mut same = held.is_some();
+    for (other, peer) in peers {
+        let Holds(theirs) = peer.hear(until).map_err(|why| gone(*other, first, &why))?;
+        same &= theirs.as_deref() == held.map(<[u8; ID_BYTES]>::as_slice);
+    }
+    Ok(same)
 }
 
 fn ask(

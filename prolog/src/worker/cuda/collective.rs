@@ -112,9 +112,16 @@ pub(super) fn run(
     }
     let mut collected = Vec::new();
     for (at, members) in communicators.iter().enumerate() {
-        if let Some(way) = troubles.remove(&at) {
-            collected.push(Collected::Unreachable(vec![way]));
-            continue;
+        match troubles.remove(&at) {
+            Some(Some(way)) => {
+                collected.push(Collected::Unreachable(vec![way]));
+                continue;
+            }
+            Some(None) => {
+                collected.push(Collected::PeerBroken);
+                continue;
+            }
+            None => {}
         }
         let results = results.remove(&at).unwrap_or_default();
         match sum_up(work, members, results, begun.elapsed().as_secs_f64()) {
@@ -125,8 +132,9 @@ pub(super) fn run(
     Reply::Collective(collected)
 }
 
-/// Which rank of this node sits where, and the ways between nodes that keep a communicator from being agreed on.
-pub(super) type Seats = (BTreeMap<usize, (usize, Seat)>, BTreeMap<usize, Unreachable>);
+/// Which rank of this node sits where; and the communicators that were not agreed on, with the way that kept them from
+/// it, or nothing where another node says why.
+pub(super) type Seats = (BTreeMap<usize, (usize, Seat)>, BTreeMap<usize, Option<Unreachable>>);
 
 pub(super) fn seats(
     ranks: &Ranks<Gpu>,
@@ -160,10 +168,8 @@ pub(super) fn seats(
                     }
                 }
             }
-            Err(Trouble::Unreachable(way)) => _ = troubles.insert(at, way),
-            Err(Trouble::ElsewhereBroken) => {
-                return Err("the first node of the communicator could not make it".to_owned());
-            }
+            Err(Trouble::Unreachable(way)) => _ = troubles.insert(at, Some(way)),
+            Err(Trouble::ElsewhereBroken) => _ = troubles.insert(at, None),
             Err(Trouble::Own(message)) => return Err(message),
         }
     }
@@ -196,10 +202,22 @@ pub(super) fn join(gpu: &mut Gpu, nccl: Nccl, seat: &Seat, until: &Until) -> Res
     gpu.comms.remove(&seat.members);
     gpu.context.bind().map_err(|error| Failure::Own(words(error)))?;
     let patience = until.at_most(until.left().mul_f64(INIT_SHARE));
-    let comm = Comm::init(&nccl, &id, seat.place, nccl_limit(&patience))
-        .map_err(|error| Failure::Init(words(error)))?;
+    let comm =
+        Comm::init(&nccl, &id, seat.place, nccl_limit(&patience)).map_err(|error| not_joined(&error))?;
     gpu.comms.insert(seat.members.clone(), Held { id, comm });
     Ok(())
+}
+
+/// Results of NCCL that are about the way to the others: `ncclSystemError` (sockets among it) and `ncclRemoteError`.
+const ABOUT_THE_WAY: [i32; 2] = [2, 6];
+
+/// Why a rank could not join: the way to the others, or its own trouble, such as too little memory.
+fn not_joined(error: &NcclError) -> Failure {
+    match error {
+        NcclError::Deadline { .. } | NcclError::Cancelled { .. } => Failure::Init(words(error)),
+        NcclError::Failed { code, .. } if ABOUT_THE_WAY.contains(code) => Failure::Init(words(error)),
+        _ => Failure::Own(words(error)),
+    }
 }
 
 /// Verifies, then times the sizes that fit.

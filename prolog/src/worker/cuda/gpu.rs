@@ -23,6 +23,9 @@ pub(super) const LARGEST: usize = 1 << 30;
 /// The smallest that is tried where memory is short.
 const SMALLEST: usize = 4 << 20;
 
+/// What is left for NCCL: some hundred MB a communicator, a handful of which are kept.
+const SPARE: usize = 4 << 30;
+
 /// Who is in a communicator, in order: node and rank.
 pub(super) type Members = Vec<(u32, u32)>;
 
@@ -74,6 +77,11 @@ impl Gpu {
         Ok((Self { context, kernels, stream, beside, gemm, memory, comms, blas }, opened))
     }
 
+    /// What multiplies, with its version.
+    pub(super) fn library(&self) -> String {
+        format!("cuBLASLt {}", self.blas.version())
+    }
+
     /// The product, made at its first use and kept.
     pub(super) fn product(&mut self, limit: Limit<'_>) -> Result<&Gemm, String> {
         if self.gemm.is_none() {
@@ -88,6 +96,11 @@ impl Gpu {
     pub(super) fn memory(&mut self) -> Result<&mut Memory, String> {
         if self.memory.is_none() {
             let mut bytes = LARGEST;
+            let (free, _) = self.context.memory().map_err(words)?;
+            // NCCL takes memory of its own for each communicator.
+            while bytes > SMALLEST && 2 * bytes + SPARE > free {
+                bytes /= 4;
+            }
             let memory = loop {
                 match Memory::new(&self.context, bytes) {
                     Ok(memory) => break memory,

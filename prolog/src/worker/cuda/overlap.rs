@@ -33,7 +33,7 @@ pub(super) fn run(ranks: &Ranks<Gpu>, work: &Work<'_>, members: &[Member], until
     let seats = match collective::seats(ranks, work, &[members.to_vec()], until) {
         Ok((seats, troubles)) if troubles.is_empty() => Arc::new(seats),
         Ok((_, troubles)) => {
-            return Reply::Overlap(Overlapped::Unreachable(troubles.into_values().collect()));
+            return Reply::Overlap(Overlapped::Unreachable(troubles.into_values().flatten().collect()));
         }
         Err(message) => return Reply::Failed { message },
     };
@@ -77,6 +77,7 @@ fn sum_up(all: &[Beside]) -> Option<Overlap> {
         per_rank,
         right: 1.0,
         fingerprints: Vec::new(),
+        library: String::new(),
         wrong: Vec::new(),
     };
     Some(Overlap { busbw_alone: rates(|one| &one.alone)?, products, busbw: rates(|one| &one.at_once)? })
@@ -86,7 +87,9 @@ fn beside(gpu: &mut Gpu, seat: &Seat, window: Duration, until: &Until) -> Result
     let own = Failure::Own;
     let alone = collective::measure(gpu, seat, Collective::AllReduce, window, until)?;
     gpu.product(limit(until)).map_err(own)?;
-    let bytes = BYTES.min(gpu.memory().map_err(own)?.bytes());
+    // Of the sizes that all ranks agreed on.
+    let agreed = alone.sizes.last().map_or(0, |(bytes, _)| usize::try_from(*bytes).unwrap_or(usize::MAX));
+    let bytes = BYTES.min(agreed);
     let Gpu { stream, beside, gemm: Some(gemm), memory: Some(memory), comms, context, .. } = gpu else {
         return Err(own("the product or the memory is gone".to_owned()));
     };

@@ -23,6 +23,7 @@ struct Multiplied {
     products: f64,
     seconds: f64,
     fingerprint: u64,
+    library: String,
     wrong: Option<String>,
 }
 
@@ -38,6 +39,7 @@ pub(super) fn run(ranks: &Ranks<Gpu>, window: Duration, until: &Until) -> Reply 
         per_rank: Vec::new(),
         right: 1.0,
         fingerprints: Vec::new(),
+        library: String::new(),
         wrong: Vec::new(),
     };
     let mut wrong = 0.0;
@@ -54,6 +56,7 @@ pub(super) fn run(ranks: &Ranks<Gpu>, window: Duration, until: &Until) -> Reply 
         products.tflop_per_s += one.tflop_per_s;
         products.per_rank.push(one.tflop_per_s);
         products.fingerprints.push(one.fingerprint);
+        products.library = one.library;
         if let Some(why) = one.wrong {
             wrong += 1.0;
             products.wrong.push((rank, why));
@@ -95,7 +98,8 @@ fn multiply(gpu: &mut Gpu, window: Duration, until: &Until) -> Result<Multiplied
     };
     let seconds = window.as_secs_f64();
     let products = if ms > 0.0 { seconds * 1e3 / ms } else { 0.0 };
-    Ok(Multiplied { tflop_per_s: tflops(SIZE, ms), products, seconds, fingerprint, wrong })
+    let library = gpu.library();
+    Ok(Multiplied { tflop_per_s: tflops(SIZE, ms), products, seconds, fingerprint, library, wrong })
 }
 
 /// How many of the samples fit into a reply.

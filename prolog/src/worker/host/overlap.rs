@@ -44,7 +44,9 @@ fn parts(
             Reply::Collective(mut collected) => match collected.pop() {
                 Some(Collected::Measured(busbw)) => Ok(busbw),
                 Some(Collected::Unreachable(ways)) => Err(Trouble::Unreachable(ways)),
-                None => Err(Trouble::Failed("the all-reduce came to no result".to_owned())),
+                Some(Collected::PeerBroken) | None => {
+                    Err(Trouble::Failed("the all-reduce came to no result".to_owned()))
+                }
             },
             other => Err(failed(other)),
         }

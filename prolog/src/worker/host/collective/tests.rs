@@ -58,14 +58,14 @@ fn same_view(nodes: &[Node]) -> Vec<Vec<Member>> {
 fn number(reduced: &Collected) -> &Busbw {
     match reduced {
         Collected::Measured(busbw) => busbw,
-        Collected::Unreachable(ways) => panic!("{ways:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
 fn ways(reduced: &Collected) -> &[Unreachable] {
     match reduced {
         Collected::Unreachable(ways) => ways,
-        Collected::Measured(busbw) => panic!("{busbw:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
