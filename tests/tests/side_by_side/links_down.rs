@@ -15,7 +15,7 @@ const POLICY: &str = "host.seconds_per_check = 1.5\ntime.join_s = 5";
 
 const SOON: Duration = Duration::from_secs(60);
 
-const CHECKS: &str = "--sanity-check=gemm_flops,all_reduce_1,all_reduce_2";
+const CHECKS: &str = "--sanity-check=gemm_flops,all_reduce_1,all_reduce_2,all_reduce";
 
 /// The report that names `node`. The leader may be the node that is cut off: it reports nobody but itself as present,
 /// and what the others report comes after that.
