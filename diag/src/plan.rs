@@ -334,18 +334,22 @@ fn meeting(check: CheckName, states: &[(Channel, PairState)]) -> Option<Round> {
     round(check, purpose, first.mode, groups)
 }
 
-/// Neighbours in the ring of all nodes, in two rounds; with an odd number the last and the first don't meet.
-fn ring_edges(nodes: &BTreeSet<NodeId>) -> [Vec<Vec<NodeId>>; 2] {
+/// Neighbours in the ring of all nodes: every edge once, in two rounds; of an odd number the last and the first meet in
+/// a third.
+fn ring_edges(nodes: &BTreeSet<NodeId>) -> Vec<Vec<Vec<NodeId>>> {
     let mut list: Vec<NodeId> = nodes.iter().copied().collect();
-    let pairs = |list: &[NodeId]| {
+    let pairs = |list: &[NodeId]| -> Vec<Vec<NodeId>> {
         list.chunks_exact(2).map(|pair| vec![pair[0].min(pair[1]), pair[0].max(pair[1])]).collect()
     };
-    let even = pairs(&list);
+    let mut rounds = vec![pairs(&list)];
     list.rotate_left(1);
-    if list.len() % 2 == 1 {
-        list.pop();
+    rounds.push(pairs(&list));
+    if let [.., last, first] = list[..]
+        && list.len() % 2 == 1
+    {
+        rounds.push(pairs(&[last, first]));
     }
-    [even, pairs(&list)]
+    rounds
 }
 
 /// The rounds that a pair check makes whatever they show.

@@ -103,6 +103,19 @@ fn one_bad_link_of_the_ring_is_named_and_several_are_what_they_share() {
 }
 
 #[test]
+fn every_edge_of_the_ring_is_looked_at_with_odd_numbers_too() {
+    for size in [3, 4, 5, 7] {
+        for a in 0..size {
+            let b = (a + 1) % size;
+            let (a, b) = (a.min(b), a.max(b));
+            let run = Job { slow_links: [(a, b)].into(), ..Job::of(size) }.run(&[AllReduce]);
+            let subjects: Vec<&Subject> = failed(&run).into_iter().map(|one| &one.subject).collect();
+            assert_eq!(subjects, [&Subject::Link { a, b }], "{a}-{b} of {size}: {:#?}", run.results);
+        }
+    }
+}
+
+#[test]
 fn a_single_slow_moment_of_all_nodes_is_no_fault() {
     let run = Job { once: [1].into(), ..Job::of(4) }.run(&[AllReduce]);
     assert_eq!(run.verdict.outcome, Outcome::Pass);
