@@ -182,21 +182,30 @@ fn baselines(policy: &Policy) -> Result<Vec<Baselines>, AssignmentError> {
     };
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
     paths.sort_unstable();
-    let mut files = Vec::new();
+    let mut texts = Vec::new();
     for path in paths {
-        let Some(text) = read(&path)? else { continue };
-        let file = Baselines::parse(&text).map_err(|source| AssignmentError::Baseline { path, source })?;
+        if let Some(text) = read(&path)? {
+            texts.push((path, text));
+        }
+    }
+    let own = of_engine(policy.engine, texts)?;
+    if !own.is_empty() {
+        return Ok(own);
+    }
+    of_engine(policy.engine, BUILT_IN_BASELINES.iter().map(|text| (PathBuf::from("(built in)"), *text)))
+}
+
+fn of_engine(
+    engine: Engine,
+    texts: impl IntoIterator<Item = (PathBuf, impl AsRef<str>)>,
+) -> Result<Vec<Baselines>, AssignmentError> {
+    let mut files = Vec::new();
+    for (path, text) in texts {
+        let file =
+            Baselines::parse(text.as_ref()).map_err(|source| AssignmentError::Baseline { path, source })?;
         files.push(file);
     }
-    files.retain(|file| file.engine == policy.engine);
-    if files.is_empty() {
-        for text in BUILT_IN_BASELINES {
-            let path = PathBuf::from("(built in)");
-            let file = Baselines::parse(text).map_err(|source| AssignmentError::Baseline { path, source })?;
-            files.push(file);
-        }
-        files.retain(|file| file.engine == policy.engine);
-    }
+    files.retain(|file| file.engine == engine);
     Ok(files)
 }
 

@@ -172,20 +172,15 @@ impl Worker {
         let Some(devices) = self.options.devices.clone() else {
             return Err(WorkerError::Refused { message: "the host engine has no GPUs to open".to_owned() });
         };
-        let within = Duration::from_millis(devices.limit_ms) + START_WAIT;
-        match self.call(Request::Open(devices), within).await? {
-            Reply::Opened(opened) => Ok(opened),
-            other => Err(refusal(other)),
-        }
+        self.make_ready().await?;
+        self.ask_open(devices).await
     }
 
     /// Tells it who this node is and the key of the data connections, once the rendezvous is over.
     pub async fn join(&mut self, node: NodeId, key: DataKey, within: Duration) -> Result<(), WorkerError> {
         self.joined = Some((node, key));
-        match self.call(Request::Join { node, key }, within).await? {
-            Reply::Ready => Ok(()),
-            other => Err(refusal(other)),
-        }
+        self.make_ready().await?;
+        self.ask_join(node, key, within).await
     }
 
     /// Asks for a primitive. After an error, or after the caller gave up waiting, the next call works: the
@@ -236,19 +231,27 @@ impl Worker {
         self.process = Some(Process::start(&self.path, &self.options)?);
         self.hello(START_WAIT).await?;
         if let Some(devices) = self.options.devices.clone() {
-            let within = Duration::from_millis(devices.limit_ms) + START_WAIT;
-            match self.ask(Request::Open(devices), within).await? {
-                Reply::Opened(_) => {}
-                other => return Err(refusal(other)),
-            }
+            self.ask_open(devices).await?;
         }
         if let Some((node, key)) = self.joined {
-            match self.ask(Request::Join { node, key }, START_WAIT).await? {
-                Reply::Ready => {}
-                other => return Err(refusal(other)),
-            }
+            self.ask_join(node, key, START_WAIT).await?;
         }
         Ok(())
+    }
+
+    async fn ask_open(&mut self, devices: Devices) -> Result<Opened, WorkerError> {
+        let within = Duration::from_millis(devices.limit_ms) + START_WAIT;
+        match self.ask(Request::Open(devices), within).await? {
+            Reply::Opened(opened) => Ok(opened),
+            other => Err(refusal(other)),
+        }
+    }
+
+    async fn ask_join(&mut self, node: NodeId, key: DataKey, within: Duration) -> Result<(), WorkerError> {
+        match self.ask(Request::Join { node, key }, within).await? {
+            Reply::Ready => Ok(()),
+            other => Err(refusal(other)),
+        }
     }
 
     async fn ask(&mut self, request: Request, within: Duration) -> Result<Reply, WorkerError> {
