@@ -55,6 +55,7 @@ mod fields;
 mod files;
 mod install;
 mod node;
+pub mod plugin;
 mod process;
 mod procs;
 pub mod product;

@@ -3,11 +3,9 @@
 //! keep the file from loading.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails is the test's failure")]
 
-mod plugin;
-
 use std::collections::BTreeSet;
 
-use aimaster_tests::target_dir;
+use aimaster_tests::{plugin, target_dir};
 use object::{Object, ObjectSymbol};
 
 const OFFERED: [&str; 10] = [

@@ -2,7 +2,14 @@
 //! each other, so they are one program.
 
 mod actions;
+mod cluster_nodes;
 mod config_faults;
 mod controller;
+mod deadlines;
+mod gloo_faults;
+mod hostile_hellos;
+mod launch_gate;
 mod links_down;
 mod lost_helpers;
+mod submission;
+mod targets;

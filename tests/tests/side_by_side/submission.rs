@@ -1,9 +1,7 @@
 //! What srun, sbatch and salloc make of right and wrong requests, on a real Slurm.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails is the test's failure")]
 
-mod plugin;
-
-use aimaster_tests::{Cluster, JobId, Output, serial};
+use aimaster_tests::{Cluster, JobId, Output, plugin, side_by_side};
 use diag::check::{CheckName, DEFAULT_CHECKS};
 use diag::request::{Ask, FailAction, Request};
 
@@ -61,7 +59,7 @@ mkfifo fifo && chmod 644 fifo
 "#;
 
 fn wrong_input_never_queues(how: &str) {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster(how, 1).unwrap();
     cluster.exec("ctl", ["sh", "-c", DOCUMENTS]).unwrap().ok().unwrap();
     let cases: &[(&str, &[&str])] = &[
@@ -125,7 +123,7 @@ fn wrong_input_never_queues_with_a_required_plugin() {
 
 #[test]
 fn the_request_arrives_however_the_environment_is_exported() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster("optional", 1).unwrap();
     let script = "#!/bin/bash\n#SBATCH --sanity-check=all_reduce_1,GEMM_FLOPS\necho $SLURM_JOB_ID\n";
     let checks = [CheckName::GemmFlops, CheckName::AllReduce1];
@@ -153,7 +151,7 @@ fn the_request_arrives_however_the_environment_is_exported() {
 
 #[test]
 fn who_asks_for_nothing_sends_nothing() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster("optional", 1).unwrap();
     let show = ["sh", "-c", "echo $SLURM_JOB_ID; env | grep AIMASTER_REQUEST; echo $SLURM_JOB_ID"];
     for command in [cluster.srun(show), cluster.salloc(show)] {
@@ -168,7 +166,7 @@ fn who_asks_for_nothing_sends_nothing() {
 
 #[test]
 fn a_broken_policy_at_submission_is_the_node_s_business() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster("optional", 1).unwrap();
     let _own = cluster.set_node_policy("ctl", "no_such_key = 1\n").unwrap();
     let output = cluster.srun(["--sanity-check=gemm_flops", "sh", "-c", "echo $SLURM_JOB_ID"]).ok().unwrap();
@@ -180,7 +178,7 @@ const NOTICE: &str = "the checks belong to the job";
 
 #[test]
 fn a_step_changes_nothing_and_is_told_so_only_if_it_carries_flags() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster("optional", 1).unwrap();
     let steps = "srun --sanity-check=gemm_flops echo flag; srun --sanity-check=bogus echo wrong flag";
     let output = cluster.salloc(["--sanity-check=gemm_flops", "sh", "-c", steps]).ok().unwrap();
@@ -204,7 +202,7 @@ fn a_step_changes_nothing_and_is_told_so_only_if_it_carries_flags() {
 
 #[test]
 fn a_nested_submission_is_a_job_of_its_own() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster("optional", 2).unwrap();
     let script = "#!/bin/bash
         #SBATCH --sanity-check=gemm_flops

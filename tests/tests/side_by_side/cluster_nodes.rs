@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use aimaster_tests::{Cluster, Signal, serial};
+use aimaster_tests::{Cluster, Signal, side_by_side};
 
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_killed_node_goes_away_and_comes_back() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = Cluster::builder().nodes(3).set("SlurmdTimeout", 5).boot().unwrap();
     let job = cluster.submit("sleep 300", ["-N2", "-w", "n1,n2"]).unwrap();
     cluster.wait_state(job, "RUNNING", SOON).unwrap();
@@ -36,7 +36,7 @@ fn a_killed_node_goes_away_and_comes_back() {
 
 #[test]
 fn daemons_are_stopped_and_started() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = Cluster::builder().nodes(2).boot().unwrap();
     let job = cluster.submit("srun sleep 300", ["-N2"]).unwrap();
     cluster.wait_state(job, "RUNNING", SOON).unwrap();
@@ -61,7 +61,7 @@ fn daemons_are_stopped_and_started() {
 
 #[test]
 fn processes_are_stopped_and_killed_by_name() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = Cluster::builder().nodes(2).boot().unwrap();
     let sleepers = |node: &str| {
         let all = cluster.processes(node).unwrap();

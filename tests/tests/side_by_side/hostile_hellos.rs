@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use aimaster_tests::{ALICE, Cluster, Install, JobId, NODE_DIR, Running, product, serial};
+use aimaster_tests::{ALICE, Cluster, Install, JobId, NODE_DIR, Running, product, side_by_side};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -77,7 +77,7 @@ fn end(mut stranger: Running) -> usize {
 
 #[test]
 fn strangers_on_every_port_change_nothing_and_are_logged() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let install = Install::from_target().unwrap().program(env!("CARGO_BIN_EXE_stranger"));
     let cluster = product::boot_with(Cluster::builder().nodes(4), install, POLICY).unwrap();
 

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use aimaster_tests::{Cluster, JobId, Record, product, serial, wait};
+use aimaster_tests::{Cluster, JobId, Record, product, side_by_side, wait};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -54,7 +54,7 @@ fn has_arrays_id(task: &Record) -> bool {
 
 #[test]
 fn only_the_task_on_the_bad_node_is_acted_on() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     // Two nodes to spare for the one that is requeued.
     let cluster = product::boot(Cluster::builder().nodes(11), QUICK).unwrap();
     // Slurm gives the array's own id to the task that starts last: with n8 that is the bad one, with n2 another.
@@ -103,7 +103,7 @@ fn het_script(fail_action: &str) -> String {
 
 #[test]
 fn a_heterogeneous_job_is_handled_as_a_whole() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(7), QUICK).unwrap();
     for bad in ["n2", "n5"] {
         let slow = cluster.rate(bad, SLOW).unwrap();
@@ -191,7 +191,7 @@ fn assert_prologs_end(cluster: &Cluster, since: Instant) {
 
 #[test]
 fn a_job_that_somebody_else_ends_is_left_alone() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(3), "").unwrap();
     let _slow = cluster.rate("n2", SLOW).unwrap();
 
@@ -232,7 +232,7 @@ fn a_job_that_somebody_else_ends_is_left_alone() {
 
 #[test]
 fn a_job_that_is_suspended_meanwhile_is_checked_and_starts_when_it_is_resumed() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(2), LONG).unwrap();
     let job = cluster.submit("echo ran", ["-N2", CHECK]).unwrap();
     wait::until(SOON, "its prologs run", || {
@@ -254,7 +254,7 @@ fn a_job_that_is_suspended_meanwhile_is_checked_and_starts_when_it_is_resumed() 
 /// The record of such a job can't be believed; squeue tells enough to act, but not how often it was requeued.
 #[test]
 fn a_job_that_hides_behind_its_name_is_acted_on() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(3), QUICK).unwrap();
     let _slow = cluster.rate("n2", SLOW).unwrap();
     let name = "--job-name=x\n   JobState=RUNNING Reason=None\n   NodeList=n7";

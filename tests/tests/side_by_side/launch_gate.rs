@@ -2,12 +2,10 @@
 //! epilog, on a real Slurm with a stand-in for the helper.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails is the test's failure")]
 
-mod plugin;
-
 use std::time::Duration;
 
-use aimaster_tests::{Cluster, Output, serial};
-use plugin::{POLICY, set_mode};
+use aimaster_tests::plugin::{POLICY, set_mode};
+use aimaster_tests::{Cluster, Output, plugin, side_by_side};
 
 /// Long enough for any job here but those whose helper is slow on purpose.
 const WAIT: Duration = Duration::from_secs(40);
@@ -35,7 +33,7 @@ fn nodes_are_fine(cluster: &Cluster) {
 
 #[test]
 fn a_closed_gate_ends_every_task_with_the_verdict() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster("optional", 2).unwrap();
     for node in ["n1", "n2"] {
         set_mode(&cluster, node, "closed").unwrap();
@@ -68,7 +66,7 @@ fn a_closed_gate_ends_every_task_with_the_verdict() {
 
 #[test]
 fn an_open_gate_shows_in_a_batch_job_s_output_once() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster("required", 1).unwrap();
     let job = cluster.submit("echo script; srun -n2 echo step", [FLAG, "-n2"]).unwrap();
     cluster.wait_state(job, "COMPLETED", WAIT).unwrap();
@@ -79,7 +77,7 @@ fn an_open_gate_shows_in_a_batch_job_s_output_once() {
 
 #[test]
 fn a_helper_that_fails_costs_neither_the_job_nor_the_node() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster("required", 1).unwrap();
     // Mode, whether the user is told, and how long the start may take: the handshake's 10 s; the helper's own
     // deadline of 1 s, 1 s of grace and half a second from SIGTERM to SIGKILL.
@@ -111,7 +109,7 @@ fn a_helper_that_fails_costs_neither_the_job_nor_the_node() {
 
 #[test]
 fn without_a_verdict_the_policy_decides_and_only_for_jobs_that_were_to_be_checked() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster("optional", 1).unwrap();
     let _gone = cluster.remove_helper("n1", "aimaster-prolog").unwrap();
     cluster.set_policy(&format!("{POLICY}[actions]\non_error = \"fail\"\n")).unwrap();
@@ -140,7 +138,7 @@ fn without_a_verdict_the_policy_decides_and_only_for_jobs_that_were_to_be_checke
 
 #[test]
 fn the_epilog_removes_the_job_s_run_folder() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster("optional", 1).unwrap();
     let list = "ls /run/aimaster/*/n1";
     let output = cluster.srun([FLAG, "sh", "-c", list]).ok().unwrap();
@@ -154,7 +152,7 @@ fn the_epilog_removes_the_job_s_run_folder() {
 
 #[test]
 fn a_site_can_start_the_helpers_itself_and_wrong_arguments_are_named() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster_with("required", 1, "prolog=off helpr=/x").unwrap();
     cluster.srun(["true"]).ok().unwrap();
     let seen = cluster.exec("n1", ["sh", "-c", "ls /tmp/seen.* /run/aimaster"]).unwrap();

@@ -1,12 +1,12 @@
 //! A cluster with the product's plugin and a stand-in for `aimaster-prolog`, for tests of the plugin alone. The
 //! stand-in measures nothing: it writes down its environment and then does what `/tmp/mode` says.
-#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::process::Command;
 use std::time::Duration;
 
-use aimaster_tests::{Cluster, Install, NODE_DIR, NODE_PLUGIN, Running, target_dir};
 use anyhow::{Context, Result};
+
+use crate::{Cluster, Install, NODE_DIR, NODE_PLUGIN, Running, target_dir};
 
 /// A build from nothing on a small machine.
 const BUILD: Duration = Duration::from_secs(20 * 60);
