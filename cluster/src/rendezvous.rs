@@ -204,7 +204,7 @@ impl Meeting {
             }
             let due = self.due();
             let next = tokio::select! {
-                next = self.mesh.next(due) => next,
+                next = self.next(due) => next,
                 because = &mut stop => return Err(self.dismiss(because).await),
             };
             let turn = match next {
@@ -217,10 +217,6 @@ impl Meeting {
                     self.link(*established);
                     Turn::Wait
                 }
-                Some(resume @ Incoming::Message { message: Message::Resume { .. }, .. }) => {
-                    self.kept.push(resume);
-                    Turn::Wait
-                }
                 Some(Incoming::Message { from, message, .. }) => self.hear(from, message),
                 Some(Incoming::Closed { from }) => self.closed(from)?,
                 None => self.decide()?,
@@ -229,6 +225,18 @@ impl Meeting {
                 Turn::Wait => (),
                 Turn::Lead { agreed } => return self.lead(agreed).await,
                 Turn::Follow(roster) => return self.follow(roster),
+            }
+        }
+    }
+
+    /// The next word of the meeting; what is for the session is kept for it.
+    async fn next(&mut self, until: Instant) -> Option<Incoming> {
+        loop {
+            match self.mesh.next(until).await {
+                Some(early @ Incoming::Message { message: Message::Resume { .. }, .. }) => {
+                    self.kept.push(early)
+                }
+                next => return next,
             }
         }
     }
@@ -403,7 +411,7 @@ impl Meeting {
             }
         }
         let key = self.id.data_key.clone().unwrap_or_default();
-        Ok(Session::new(self.id, self.mesh, roster, key))
+        Ok(self.into_session(roster, key))
     }
 
     /// How many follow this node, itself included.
@@ -412,7 +420,7 @@ impl Meeting {
         let mut open: BTreeSet<NodeId> = self.joined.keys().copied().collect();
         let mut votes = 1;
         while !open.is_empty() {
-            match self.mesh.next(until).await {
+            match self.next(until).await {
                 Some(Incoming::Message { from, message: Message::Accepted, .. }) if open.remove(&from) => {
                     votes += 1
                 }
@@ -422,10 +430,6 @@ impl Meeting {
                 }
                 Some(Incoming::Message { message: Message::Orphaned { leader, roster }, .. }) => {
                     self.offered.hear(&self.id, leader, Some(roster));
-                }
-                // It is for the session.
-                Some(resume @ Incoming::Message { message: Message::Resume { .. }, .. }) => {
-                    self.kept.push(resume);
                 }
                 Some(Incoming::Closed { from }) if !self.mesh.alive(from) => {
                     open.remove(&from);
@@ -448,10 +452,14 @@ impl Meeting {
             let known = pass_on(&roster, self.id.me);
             self.mesh.send(other, &Message::Follows { leader, roster: known }, &[]);
         }
+        Ok(self.into_session(roster, key))
+    }
+
+    fn into_session(self, roster: Roster, key: Zeroizing<[u8; 32]>) -> Session {
         let mut session = Session::new(self.id, self.mesh, roster, key);
         for incoming in self.kept {
             session.aside(incoming);
         }
-        Ok(session)
+        session
     }
 }

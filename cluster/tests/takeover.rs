@@ -4,10 +4,14 @@
 mod job;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cluster::rendezvous::meet;
+use cluster::rendezvous::{MeetError, meet};
 use cluster::session::{Exchanged, Session, SessionError};
+use diag::facts::NodeId;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use job::*;
@@ -70,30 +74,45 @@ fn blocked(port: u16) -> tokio::net::TcpSocket {
     socket
 }
 
+/// A leader and one node that reaches it through a relay only, which can be made to swallow what the leader says.
+struct Relayed {
+    leader: JoinHandle<Result<Session, MeetError>>,
+    node: JoinHandle<Result<Session, MeetError>>,
+    swallow: Arc<AtomicBool>,
+    _blocked: Vec<tokio::net::TcpSocket>,
+}
+
+impl Relayed {
+    async fn start(job: &Job, node: NodeId) -> Self {
+        let blocked: Vec<_> = (1..8).map(|i| blocked(job.first_port + i)).collect();
+        let mut config = job.config(0);
+        config.addresses.remove(&1); // one connection only between leader and deputy
+        let leader = tokio::spawn(meet(config, facts()));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let swallow = relay(job.first_port + 8, job.first_port).await;
+        let mut relayed = job.config(node);
+        relayed.ports = job.first_port + 8..=job.first_port + 15;
+        let node = tokio::spawn(meet(relayed, facts()));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        Self { leader, node, swallow, _blocked: blocked }
+    }
+}
+
 #[tokio::test]
 async fn a_map_that_reached_only_some_nodes_holds_for_all() {
     // Once the deputy misses it, once another node: it reaches the leader through the relay on port 8 only.
     for (test, misses) in [(21, 1), (22, 3)] {
         let job = Job::new(test, 4);
-        let _blocked: Vec<_> = (1..8).map(|i| blocked(job.first_port + i)).collect();
-        let mut config = job.config(0);
-        config.addresses.remove(&1); // one connection only between leader and deputy
-        let leader = tokio::spawn(meet(config, facts()));
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let dumb = relay(job.first_port + 8, job.first_port).await;
-        let mut relayed = job.config(misses);
-        relayed.ports = job.first_port + 8..=job.first_port + 15;
-        let relayed = tokio::spawn(meet(relayed, facts()));
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        let relayed = Relayed::start(&job, misses).await;
         let others: Vec<_> = (1..4).filter(|me| *me != misses).map(|me| job.start(me)).collect();
-        let mut leader = leader.await.unwrap().unwrap();
-        let mut sessions = vec![relayed.await.unwrap().unwrap()];
+        let mut leader = relayed.leader.await.unwrap().unwrap();
+        let mut sessions = vec![relayed.node.await.unwrap().unwrap()];
         for one in others {
             sessions.push(one.await.unwrap().unwrap());
         }
         sessions.sort_by_key(Session::me);
         tokio::time::sleep(Duration::from_millis(800)).await; // standby connections
-        dumb.store(true, std::sync::atomic::Ordering::Relaxed);
+        relayed.swallow.store(true, Ordering::Relaxed);
         let first = tokio::spawn(async move {
             let mut tasks = Vec::new();
             for mut session in sessions {
@@ -126,20 +145,11 @@ async fn a_map_that_reached_only_some_nodes_holds_for_all() {
 #[tokio::test]
 async fn a_leader_that_dies_while_it_hands_out_its_roster_leaves_nobody_without() {
     let job = Job::new(29, 4);
-    let _blocked: Vec<_> = (1..8).map(|i| blocked(job.first_port + i)).collect();
-    let mut config = job.config(0);
-    config.addresses.remove(&1); // one connection only between leader and deputy
-    let leader = tokio::spawn(meet(config, facts()));
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let dumb = relay(job.first_port + 8, job.first_port).await;
-    let mut relayed = job.config(1);
-    relayed.ports = job.first_port + 8..=job.first_port + 15;
-    let deputy = tokio::spawn(meet(relayed, facts()));
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let relayed = Relayed::start(&job, 1).await;
     // The deputy has joined, and the roster won't reach it.
-    dumb.store(true, std::sync::atomic::Ordering::Relaxed);
+    relayed.swallow.store(true, Ordering::Relaxed);
     let others: Vec<_> = (2..4).map(|me| job.start(me)).collect();
-    let leader = leader.await.unwrap().unwrap();
+    let leader = relayed.leader.await.unwrap().unwrap();
     let mut sessions = Vec::new();
     for one in others {
         sessions.push(one.await.unwrap().unwrap());
@@ -148,14 +158,7 @@ async fn a_leader_that_dies_while_it_hands_out_its_roster_leaves_nobody_without(
     let begin = Instant::now();
     // Those who have it measure first and look for the leader when they hand in.
     let others = tokio::spawn(exchange_all(sessions, 1, 5000));
-    let deputy = deputy.await.unwrap();
-    if deputy.is_err() {
-        for (s, m) in others.await.unwrap() {
-            eprintln!("DBG {} {:?}", s.me(), m);
-        }
-        panic!("{deputy:?}");
-    }
-    let mut deputy = deputy.unwrap();
+    let mut deputy = relayed.node.await.unwrap().unwrap();
     let map = deputy.exchange(1, &10, soon(5000)).await;
     assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
     let mut done = vec![(deputy, map)];

@@ -5,7 +5,6 @@ mod actions;
 mod cluster_nodes;
 mod config_faults;
 mod controller;
-mod deadlines;
 mod gloo_faults;
 mod hostile_hellos;
 mod launch_gate;

@@ -1,12 +1,12 @@
 //! Whatever happens to a node, its prolog ends in time: within 5 s of the deadline, and a second or two after its
 //! slurmd is gone. No node is blamed for a time that ran out, and no process stays.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may stop at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use aimaster_tests::{Cluster, JobId, Output, Running, Serial, Signal, product, side_by_side, wait};
+use aimaster_tests::{Cluster, JobId, Output, Running, Serial, Signal, product, serial, wait};
 use serde_json::Value;
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
@@ -47,7 +47,7 @@ struct Site {
 
 impl Site {
     fn boot(policy: &str) -> Self {
-        let machine = side_by_side().unwrap();
+        let machine = serial().unwrap();
         let cluster = product::boot(Cluster::builder().nodes(4), policy).unwrap();
         Self { cluster, jobs: 0, _machine: machine }
     }
@@ -90,7 +90,8 @@ impl Site {
                 assert!(self.ours("n4") > 0, "this machine is too slow: the checks are over\n{lives:?}");
             }
             if lives.len() == NODES.len() && counts.iter().all(|count| *count == 0) {
-                return (lives, injected.unwrap());
+                let injected = injected.expect("this machine is too slow: the nodes were not seen measuring");
+                return (lives, injected);
             }
             assert!(begun.elapsed() < SOON, "{lives:?} are still there\n{}", self.cluster.log_tails());
             sleep(LOOK);
