@@ -37,6 +37,16 @@ pub enum ControllerLost {
     Hold,
 }
 
+/// Who writes reports, and owns them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReportOwner {
+    /// Root.
+    Root,
+    /// The job's user: on shared storage root may be nobody.
+    User,
+}
+
 /// The whole policy. Times are in the unit that the name says.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Policy {
@@ -208,6 +218,8 @@ pub struct Paths {
     pub scancel: PathBuf,
     /// Folder of reports (default /var/log/aimaster/reports).
     pub report_dir: PathBuf,
+    /// Whose the reports are (default root).
+    pub report_owner: ReportOwner,
     /// Folder of baselines: `<gpu>.toml` and `host.toml` (default /etc/aimaster/baselines).
     pub baseline_dir: PathBuf,
     /// User that the worker runs as; empty: `aimaster` where that user exists, else `nobody`.
@@ -264,6 +276,7 @@ impl Default for Policy {
                 scontrol: "/usr/bin/scontrol".into(),
                 scancel: "/usr/bin/scancel".into(),
                 report_dir: "/var/log/aimaster/reports".into(),
+                report_owner: ReportOwner::Root,
                 baseline_dir: "/etc/aimaster/baselines".into(),
                 worker_user: String::new(),
                 munge_socket: PathBuf::new(),

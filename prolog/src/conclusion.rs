@@ -206,11 +206,7 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
     if matches!(decision.job, JobAction::Requeue { .. }) && !requeued(&applied) {
         report.action = if start { "start" } else { "end" }.into();
     }
-    if let Err(error) = publish::report(&assignment.policy.paths.report_dir, &report, job.gid) {
-        run.events.log(&format!("the report can't be written under {path}: {error}"));
-    }
-    run.events.finished(&report);
-    let lines = user_lines(&report, &place);
+    let lines = publish(run, &report, place).await;
     if start && let Some(view) = &view {
         let every = Duration::from_secs(assignment.policy.time.job_poll_s.into());
         if let Some(words) = components::wait(run.scontrol, job, view, every, run.act_until).await {
@@ -218,6 +214,20 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
         }
     }
     if start { Gate::open(lines) } else { Gate::closed(lines) }
+}
+
+/// Leaves the report and the event; the lines for the user.
+async fn publish(run: &Run<'_>, report: &Report, place: String) -> Vec<String> {
+    let paths = &run.assignment.policy.paths;
+    let place = match publish::report(paths, &run.assignment.job, report, run.act_until).await {
+        Ok(()) => place,
+        Err(error) => {
+            run.events.log(&format!("no report under {}: {error:#}", paths.report_dir.display()));
+            format!("not written: {error:#}")
+        }
+    };
+    run.events.finished(report);
+    user_lines(report, &place)
 }
 
 /// Drains first, then the job: told, requeued or cancelled, and last our part of its comment. A job that passed

@@ -22,6 +22,7 @@ use prolog::engine;
 use prolog::events::Events;
 use prolog::meeting;
 use prolog::progress::Progress;
+use prolog::publish;
 use prolog::run_folder::RunFolder;
 use prolog::suite::{self, Bench};
 use prolog::watch::{self, Inquiry};
@@ -41,6 +42,9 @@ const LAST_WORD: Duration = Duration::from_millis(2500);
 const CONCLUSION: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
+    if let Some(done) = publish::write_report(std::env::args_os().skip(1)) {
+        return done;
+    }
     let begun = (Instant::now(), Timestamp::now());
     let job = match JobEnv::from_vars(|name| std::env::var(name).ok()) {
         Ok(job) => job,

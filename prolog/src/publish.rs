@@ -1,137 +1,116 @@
-//! Where a report goes: `<report_dir>/<cluster>/<job>/<check_number>/report.json`, readable by root and the job's
-//! group. `report_dir` is the admin's and may be a folder that others write in as well: it is left as it is, and what
-//! lies below it is not trusted.
+//! Has the report written by a process of its own: a folder on shared storage can keep a process waiting for as long as
+//! its server likes, and root may be nobody there.
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
+use cluster::slurm::environment::JobEnv;
+use diag::policy::{Paths, ReportOwner};
 use diag::report::Report;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, fstat, mkdirat, openat, renameat, unlinkat};
-use rustix::io::Errno;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+use tokio::time::{Instant, timeout_at};
 
-/// Name of the report's file.
-pub const REPORT_FILE: &str = "report.json";
+use crate::report_file;
 
-/// Its name while it is written.
-const FRESH_FILE: &str = "report.new";
+/// First argument of the process that writes.
+const WRITE_REPORT: &str = "write-report";
 
-/// The way in is open, the file itself is not.
-const OPEN: u32 = 0o755;
+/// How long it may take; a job waits for it.
+const WRITING: Duration = Duration::from_secs(2);
 
-/// Writes the report, whole or not at all, and says where it is.
+/// How long it may take at least, however little time is left: a local folder takes milliseconds.
+const AT_LEAST: Duration = Duration::from_millis(300);
+
+/// Words for a group that Slurm did not say.
+const NO_GROUP: &str = "-";
+
+/// Bytes of an error that are kept.
+const MOST_ERROR: usize = 400;
+
+/// Writes the report below `paths.report_dir`, within two seconds and not after `until` if that can be.
 ///
 /// # Errors
-/// If a folder or the file can't be written, or a folder on the way is a link or somebody else's.
-pub fn report(report_dir: &Path, report: &Report, group: Option<u32>) -> io::Result<PathBuf> {
-    if !report_dir.exists() {
-        fs::create_dir_all(report_dir)?;
-        fs::set_permissions(report_dir, Permissions::from_mode(OPEN))?;
+/// If it was not written in this time, or can't be.
+pub async fn report(paths: &Paths, job: &JobEnv, report: &Report, until: Instant) -> Result<()> {
+    let now = Instant::now();
+    let until = until.min(now + WRITING).max(now + AT_LEAST);
+    let text = serde_json::to_vec(report)?;
+    let mut command = Command::new(std::env::current_exe().context("where is this program?")?);
+    let group = job.gid.map_or_else(|| NO_GROUP.to_owned(), |gid| gid.to_string());
+    command
+        .args([OsStr::new(WRITE_REPORT), paths.report_dir.as_os_str()])
+        .args([word(paths.report_owner), &group])
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    if paths.report_owner == ReportOwner::User {
+        let gid = job.gid.context("Slurm did not say the job's group (SLURM_JOB_GID)")?;
+        // The standard library drops the supplementary groups with a change of user.
+        command.uid(job.uid).gid(gid);
     }
-    let names = [report.cluster.clone(), report.job_id.to_string(), report.check_number.to_string()];
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut folder = openat(CWD, report_dir, flags, Mode::empty())?;
-    for name in &names {
-        folder = below(&folder, name)?;
+    let mut writer = command.spawn().context("the process that writes it can't be started")?;
+    let writing = async {
+        if let Some(mut stdin) = writer.stdin.take() {
+            // One that does not read says why on its standard error.
+            _ = stdin.write_all(&text).await;
+        }
+        writer.wait_with_output().await
+    };
+    let Ok(output) = timeout_at(until, writing).await else {
+        bail!("it was not written within {:.1} s: is its storage in order?", (until - now).as_secs_f64());
+    };
+    let output = output.context("the process that writes it is lost")?;
+    if output.status.success() {
+        return Ok(());
     }
-    let mut text = serde_json::to_vec_pretty(report)?;
-    text.push(b'\n');
-    match unlinkat(&folder, FRESH_FILE, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno.into()),
+    let error = String::from_utf8_lossy(&output.stderr);
+    let error: String = error.trim().chars().take(MOST_ERROR).collect();
+    if error.is_empty() {
+        bail!("the process that writes it ended ({})", output.status)
+    } else {
+        bail!("{error}")
     }
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(openat(&folder, FRESH_FILE, flags, Mode::RUSR | Mode::WUSR)?);
-    file.write_all(&text)?;
-    fchown(&file, None, group)?;
-    fchmod(&file, Mode::RUSR | Mode::WUSR | Mode::RGRP)?;
-    renameat(&folder, FRESH_FILE, &folder, REPORT_FILE)?;
-    Ok(names.iter().fold(report_dir.to_owned(), |path, name| path.join(name)).join(REPORT_FILE))
 }
 
-/// A folder of this process's own in `parent`; made if it is missing.
-fn below(parent: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
-    match mkdirat(parent, name, Mode::from_raw_mode(OPEN)) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(errno.into()),
+/// What the process that writes does; `None`: the arguments don't ask for it.
+pub fn write_report(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    if arguments.next()? != WRITE_REPORT {
+        return None;
     }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = openat(parent, name, flags, Mode::empty())?;
-    if fstat(&folder)?.st_uid != rustix::process::geteuid().as_raw() {
-        let words = format!("the folder {name} was made by somebody else");
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, words));
-    }
-    // The umask of whoever started slurmd does not count.
-    fchmod(&folder, Mode::from_raw_mode(OPEN))?;
-    Ok(folder)
+    Some(match write(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    })
 }
 
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
+fn write(mut arguments: impl Iterator<Item = OsString>) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let mut next = || arguments.next().context("an argument is missing");
+    let (report_dir, owner, group) = (next()?, next()?, next()?);
+    let owner = [ReportOwner::Root, ReportOwner::User].into_iter().find(|one| owner == word(*one));
+    let group = group.to_str().filter(|group| *group != NO_GROUP).map(str::parse).transpose()?;
+    let mut text = Vec::new();
+    std::io::stdin().read_to_end(&mut text)?;
+    let report: Report = serde_json::from_slice(&text).context("what is to be written is no report")?;
+    report_file::write(Path::new(&report_dir), &report, owner.context("whose is it?")?, group)?;
+    Ok(())
+}
 
-    use diag::facts::Engine;
-    use diag::verdict::Outcome;
-    use jiff::Timestamp;
-
-    use super::*;
-
-    fn some_report() -> Report {
-        Report {
-            schema: 1,
-            job_id: 7,
-            cluster: "aim".into(),
-            check_number: 1,
-            engine: Engine::Host,
-            started_at: Timestamp::UNIX_EPOCH,
-            finished_at: Timestamp::UNIX_EPOCH,
-            outcome: Outcome::Pass,
-            summary: String::new(),
-            action: "start".into(),
-            nodes: Vec::new(),
-            items: Vec::new(),
-            drained: Vec::new(),
-            errors: Vec::new(),
-        }
-    }
-
-    fn mode(path: &Path) -> u32 {
-        fs::metadata(path).unwrap().permissions().mode() & 0o7777
-    }
-
-    #[test]
-    fn the_admins_folder_keeps_its_mode() {
-        let base = tempfile::tempdir().unwrap();
-        for wanted in [0o1777, 0o775, 0o750] {
-            fs::set_permissions(base.path(), Permissions::from_mode(wanted)).unwrap();
-            let path = report(base.path(), &some_report(), None).unwrap();
-            assert_eq!((mode(base.path()), mode(&path)), (wanted, 0o640));
-            assert_eq!(mode(path.parent().unwrap()), 0o755);
-        }
-        let made = base.path().join("new/reports");
-        let path = report(&made, &some_report(), None).unwrap();
-        assert_eq!((path, mode(&made)), (made.join("aim/7/1/report.json"), 0o755));
-    }
-
-    #[test]
-    fn a_link_in_the_way_is_not_followed() {
-        let base = tempfile::tempdir().unwrap();
-        let victim = base.path().join("victim");
-        fs::write(&victim, "untouched").unwrap();
-        fs::set_permissions(&victim, Permissions::from_mode(0o600)).unwrap();
-        let reports = base.path().join("reports");
-        fs::create_dir_all(reports.join("aim/7/1")).unwrap();
-        symlink(&victim, reports.join("aim/7/1/report.new")).unwrap();
-        report(&reports, &some_report(), None).unwrap();
-        assert_eq!((fs::read_to_string(&victim).unwrap(), mode(&victim)), ("untouched".into(), 0o600));
-
-        let elsewhere = base.path().join("elsewhere");
-        fs::create_dir(&elsewhere).unwrap();
-        fs::remove_dir_all(reports.join("aim/7")).unwrap();
-        symlink(&elsewhere, reports.join("aim/7")).unwrap();
-        report(&reports, &some_report(), None).unwrap_err();
-        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+fn word(owner: ReportOwner) -> &'static str {
+    match owner {
+        ReportOwner::Root => "root",
+        ReportOwner::User => "user",
     }
 }

@@ -20,6 +20,9 @@ use crate::worker_client::Worker;
 /// Beyond what its checks may take, how long the slowest node's answer may be under way.
 const ANSWER_SLACK: Duration = Duration::from_secs(2);
 
+/// How long handing in may take, of that.
+const HANDING_IN: Duration = Duration::from_secs(1);
+
 /// The last exchange ends this much before the request's deadline: whoever is silent by then is named in the verdict
 /// instead of a deadline that nobody is known to have missed.
 const BEFORE_DEADLINE: Duration = Duration::from_millis(500);
@@ -65,7 +68,7 @@ pub async fn run(
         let limit = Instant::now() + checks::round_limit(bench.policy, round.check) + ANSWER_SLACK;
         let limit = limit.min(bench.deadline - BEFORE_DEADLINE);
         let mine = tokio::select! {
-            mine = measure(bench, session, &round) => mine,
+            mine = measure(bench, session, &round, limit - HANDING_IN) => mine,
             // A leader that is lost meanwhile does not end this: the number counts for the deputy, who leads on.
             stop = stopping.stopped() => return (results, Ended::Stopped(stop)),
         };
@@ -106,8 +109,14 @@ fn result(
     RoundResult { round, outcomes }
 }
 
-/// This node's part of a round; `None`: it has none.
-async fn measure(bench: &mut Bench<'_>, session: &Session, round: &Round) -> Option<NodeOutcome> {
+/// This node's part of a round; `None`: it has none. A worker that ended is replaced before this node hands in, if
+/// that can be done by `until`: the others will look for its ranks in the next round.
+async fn measure(
+    bench: &mut Bench<'_>,
+    session: &Session,
+    round: &Round,
+    until: Instant,
+) -> Option<NodeOutcome> {
     round.groups_of(session.me()).next()?;
     let error = |kind: ErrorKind, message: String| Some(NodeOutcome::Error(CheckError { kind, message }));
     let Some(check) = checks::get(round.check) else {
@@ -133,7 +142,13 @@ async fn measure(bench: &mut Bench<'_>, session: &Session, round: &Round) -> Opt
             Some(broken) => error(ErrorKind::Worker, format!("{}: measured {}", round.check, broken.value)),
             None => Some(NodeOutcome::Measured(finite(numbers))),
         },
-        Err(error) => Some(NodeOutcome::Error(error)),
+        Err(error) => {
+            if let Some(worker) = bench.worker.as_deref_mut() {
+                // The next round says what is wrong if it does not come back.
+                _ = worker.revive(until).await;
+            }
+            Some(NodeOutcome::Error(error))
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::protocol::{
     Answer, Call, DataKey, Decoder, Devices, FrameError, Listen, Opened, Reply, Request, encode,
@@ -125,6 +125,8 @@ pub struct Worker {
 
 #[derive(Debug)]
 struct Process {
+    /// It knows all that its predecessor knew.
+    ready: bool,
     child: Child,
     socket: UnixStream,
     decoder: Decoder,
@@ -190,6 +192,16 @@ impl Worker {
         self.ask(request, within).await
     }
 
+    /// Replaces a process that has ended, so that its ranks are there when others connect to them. One that is
+    /// only silent is left to the next call.
+    pub async fn revive(&mut self, until: Instant) -> Result<(), WorkerError> {
+        if self.process.is_some() {
+            return Ok(());
+        }
+        let within = until.saturating_duration_since(Instant::now());
+        timeout(within, self.make_ready()).await.unwrap_or(Err(WorkerError::Timeout { within }))
+    }
+
     /// The pid, while there is a process.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
@@ -216,8 +228,12 @@ impl Worker {
     }
 
     async fn make_ready(&mut self) -> Result<(), WorkerError> {
-        if self.process.is_some() {
-            if !self.unanswered || matches!(self.ask(Request::Ping, CANCEL_WAIT).await, Ok(Reply::Ready)) {
+        if let Some(process) = &self.process {
+            let ready = process.ready;
+            if ready
+                && (!self.unanswered
+                    || matches!(self.ask(Request::Ping, CANCEL_WAIT).await, Ok(Reply::Ready)))
+            {
                 return Ok(());
             }
             if let Some(mut process) = self.process.take() {
@@ -228,13 +244,16 @@ impl Worker {
             return Err(WorkerError::KeepsEnding);
         }
         self.restarts += 1;
-        self.process = Some(Process::start(&self.path, &self.options)?);
+        self.process = Some(Process { ready: false, ..Process::start(&self.path, &self.options)? });
         self.hello(START_WAIT).await?;
         if let Some(devices) = self.options.devices.clone() {
             self.ask_open(devices).await?;
         }
         if let Some((node, key)) = self.joined {
             self.ask_join(node, key, START_WAIT).await?;
+        }
+        if let Some(process) = &mut self.process {
+            process.ready = true;
         }
         Ok(())
     }
@@ -309,7 +328,7 @@ impl Process {
             command.uid(uid).gid(gid);
         }
         let child = command.spawn().map_err(start)?;
-        Ok(Self { child, socket, decoder: Decoder::default(), outgoing: Vec::new() })
+        Ok(Self { ready: true, child, socket, decoder: Decoder::default(), outgoing: Vec::new() })
     }
 
     /// Sends what is to be sent and waits for the answer `id`; older answers belong to callers who gave up.

@@ -65,11 +65,28 @@ fn a_killed_worker_is_an_error_and_then_replaced_on_its_ports() {
         let error = worker.call(SHORT, PATIENCE).await.unwrap_err();
         assert!(matches!(error, WorkerError::Died { .. }), "{error:?}");
         assert!(error.to_string().contains("signal: 9"), "{error}");
-        works(&mut worker).await;
+        assert_eq!(worker.pid(), None);
+        worker.revive(tokio::time::Instant::now() + PATIENCE).await.unwrap();
         assert_ne!(worker.pid().unwrap(), pid);
         for port in ports {
             std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         }
+        works(&mut worker).await;
+        worker.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn one_whose_start_was_given_up_is_replaced_by_one_that_knows_all() {
+    run(async {
+        let (mut worker, _) = joined(0, 1).await;
+        signal(worker.pid().unwrap(), Signal::KILL);
+        worker.call(SHORT, PATIENCE).await.unwrap_err();
+        // No time to say what its predecessor knew.
+        worker.revive(tokio::time::Instant::now()).await.unwrap_err();
+        let half = worker.pid();
+        works(&mut worker).await;
+        assert!(half.is_some() && worker.pid() != half);
         worker.stop().await.unwrap();
     });
 }

@@ -15,7 +15,8 @@ use crate::policy::slots::{
 };
 use crate::policy::tree::read_toml;
 use crate::policy::{
-    Actions, Checks, ControllerLost, CudaEngine, HostEngine, Network, Paths, Policy, Time, Undecided,
+    Actions, Checks, ControllerLost, CudaEngine, HostEngine, Network, Paths, Policy, ReportOwner, Time,
+    Undecided,
 };
 use crate::request::FailAction;
 use crate::request::mistake::{Mistake, Mistakes, Origin, quoted};
@@ -269,6 +270,10 @@ fn read_paths(section: &mut Section<'_>, paths: &mut Paths, m: &mut Mistakes) {
     read_path(section, "scontrol", PathRule::Absolute, &mut paths.scontrol, m);
     read_path(section, "scancel", PathRule::Absolute, &mut paths.scancel, m);
     read_path(section, "report_dir", PathRule::Absolute, &mut paths.report_dir, m);
+    if let Some(field) = section.field("report_owner") {
+        let choices = [("root", ReportOwner::Root), ("user", ReportOwner::User)];
+        choose(&field, &choices, &mut paths.report_owner, m);
+    }
     read_path(section, "baseline_dir", PathRule::Absolute, &mut paths.baseline_dir, m);
     let is_user = |text: &str| {
         text.len() <= MAX_USER_BYTES

@@ -10,5 +10,6 @@ mod hostile_hellos;
 mod launch_gate;
 mod links_down;
 mod lost_helpers;
+mod reports;
 mod submission;
 mod targets;
