@@ -11,5 +11,6 @@ mod hostile_hellos;
 mod launch_gate;
 mod links_down;
 mod lost_helpers;
+mod shared_gpus;
 mod submission;
 mod targets;
