@@ -76,13 +76,13 @@ impl Site {
 
     /// The report of a job of both nodes and what its user saw.
     fn run(&self, number: u32, checks: &str) -> (Value, String) {
-        self.run_on("-N2", number, checks)
+        self.run_on(&["-N2"], number, checks)
     }
 
     /// The same of a job on these nodes.
-    fn run_on(&self, nodes: &str, number: u32, checks: &str) -> (Value, String) {
-        let args = [nodes, "--gres=gpu:1", "--sanity-fail-action=retain", checks, "echo", "started"];
-        let srun = self.cluster.srun(args).timeout(LONG).run().unwrap();
+    fn run_on(&self, nodes: &[&str], number: u32, checks: &str) -> (Value, String) {
+        let args = ["--gres=gpu:1", "--sanity-fail-action=retain", checks, "echo", "started"];
+        let srun = self.cluster.srun(nodes.iter().copied().chain(args)).timeout(LONG).run().unwrap();
         let said = format!("{}{}", srun.stderr, srun.stdout);
         let report = self.cluster.report(JobId(number), 1).unwrap_or_else(|_| panic!("{said}"));
         self.cluster.wait_idle(self.cluster.nodes().len(), LONG).unwrap();
@@ -237,7 +237,7 @@ fn a_wrong_bit_of_one_gpu_is_its_fail_and_nobody_elses() {
     let (bits, exact) = ("other bits than that of 2 others", "sampled elements of the product are wrong");
     for (number, element, why) in [(1, "unseen", bits), (2, "seen", exact)] {
         site.install_flipping(element);
-        let (report, said) = site.run_on("-N3", number, "--sanity-check=gemm_flops");
+        let (report, said) = site.run_on(&["-N3"], number, "--sanity-check=gemm_flops");
         println!("{said}");
         table(&report);
         assert_eq!(report["outcome"], "FAIL", "{report:#}");
@@ -248,7 +248,7 @@ fn a_wrong_bit_of_one_gpu_is_its_fail_and_nobody_elses() {
     // Of two that differ nobody knows which is wrong, unless one of them is seen to be.
     for (number, element, outcome) in [(3, "unseen", "SUSPECT"), (4, "seen", "FAIL")] {
         site.install_flipping(element);
-        let (report, said) = site.run_on("-wn1,n2", number, "--sanity-check=gemm_flops");
+        let (report, said) = site.run_on(&["-N2", "-wn1,n2"], number, "--sanity-check=gemm_flops");
         println!("{said}");
         table(&report);
         assert_eq!(report["outcome"], outcome, "{report:#}");
