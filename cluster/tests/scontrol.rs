@@ -294,3 +294,27 @@ fn a_component_in_its_prologs_is_seen() {
         assert_eq!(show::other_components_start(&format!("{first}{second}"), 5), wait, "{second}");
     }
 }
+
+#[tokio::test]
+async fn the_kinds_of_gres_stand_in_slurms_own_line() {
+    let shown = |line: &str| {
+        let fake = Fake::new("echo \"$@\" >> $D/calls; cat $D/job");
+        fake.put("job", &record("JobId=5 JobName=x", "RUNNING", 0, "n1", line));
+        fake
+    };
+    for (line, kinds) in [
+        ("   JOB_GRES=gpu:1\n", vec!["gpu"]),
+        ("   JOB_GRES=gpu:h200:2,shard:3\n", vec!["gpu", "shard"]),
+        ("   JOB_GRES=gres:shard:2(S:0)\n     Nodes=n1 CPU_IDs=0 Mem=0 GRES=shard:2\n", vec!["shard"]),
+        ("   JOB_GRES=(null)\n", vec![]),
+    ] {
+        let fake = shown(line);
+        let gres = fake.scontrol().job_gres(5, soon()).await.unwrap();
+        assert_eq!(gres.iter().map(String::as_str).collect::<Vec<_>>(), kinds, "{line}");
+        assert_eq!(fake.calls(), ["--details show job 5"]);
+    }
+    for line in ["", "   JOB_GRES=gpu:1\n   JOB_GRES=shard:1\n"] {
+        let refused = shown(line).scontrol().job_gres(5, soon()).await;
+        assert!(matches!(refused, Err(ScontrolError::Output { .. })), "{line:?}");
+    }
+}

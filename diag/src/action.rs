@@ -258,6 +258,6 @@ fn number(finding: &Finding) -> Option<String> {
     let (scale, unit) = if metric.unit() == "ratio" { (100.0, "%") } else { (1.0, metric.unit()) };
     let shown = |value: f64| wording::number(value * scale);
     let limit = finding.limit.as_ref().map_or_else(String::new, |limit| shown(limit.value));
-    let kind = wording::kind(metric);
-    Some(format!("{}{}{limit}{unit} {kind}", shown(value), wording::side(metric)).trim_end().to_owned())
+    let which = wording::which(metric, finding.bytes);
+    Some(format!("{}{}{limit}{unit}{which}", shown(value), wording::side(metric)))
 }

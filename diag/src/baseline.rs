@@ -209,6 +209,12 @@ pub const OUTLIER_MIN_SUBJECTS: usize = 3;
 /// neither median, and the work would grow with the square of the job.
 pub(crate) const LEAVE_OUT_MAX: usize = 64;
 
+/// Messages from this size on are governed by bandwidth; the time of smaller ones is mostly latency, which scatters more.
+const BANDWIDTH_FROM: u64 = 64 << 20;
+
+/// Share of the median for those smaller ones.
+const LATENCY_SHARE: f64 = 0.7;
+
 /// Makes the median absolute deviation of a normal distribution its standard deviation.
 const MAD_TO_SIGMA: f64 = 1.4826;
 
@@ -222,12 +228,19 @@ impl OutlierRule {
         }
     }
 
+    /// The same rule for messages of this size.
+    #[must_use]
+    pub fn at(self, bytes: Option<u64>) -> Self {
+        let share = if bytes.is_some_and(|bytes| bytes < BANDWIDTH_FROM) { LATENCY_SHARE } else { 1.0 };
+        Self { share: self.share.min(share), ..self }
+    }
+
     /// The limit that the other subjects' values imply for the one that has `value`; `None` with too few values, or
     /// for a metric where peers say nothing (shares are judged by their limit alone, and so are times, whose spread
     /// on a healthy network is wider than any fault).
     #[must_use]
     pub fn limit(self, metric: Metric, value: f64, values: &[f64]) -> Option<Limit> {
-        if values.len() < OUTLIER_MIN_SUBJECTS || !matches!(metric, Metric::Flops | Metric::Busbw) {
+        if values.len() < OUTLIER_MIN_SUBJECTS || !metric.is_rate() {
             return None;
         }
         let all = others(value, values);

@@ -88,6 +88,10 @@ fn value(engine: Engine, chip: Option<&Chip>, limit: &BaselineLimit) -> Option<S
             (Engine::Cuda, Some(chip)) => Rate::Bf16.wrong(chip, limit.value),
             _ => None,
         },
+        Metric::Fp8Flops if engine == Engine::Host => {
+            Some("the host engine measures no fp8, so it never applies".to_owned())
+        }
+        Metric::Fp8Flops => chip.and_then(|chip| Rate::Fp8.wrong(chip, limit.value)),
         Metric::Busbw => busbw(engine, chip, limit),
         Metric::Correct | Metric::Reachable => {
             Some("it needs no limit: everything must be right and reached".to_owned())
@@ -203,6 +207,17 @@ mod tests {
             "{:?}",
             at(1979.0)
         );
+    }
+
+    #[test]
+    fn fp8_is_held_against_the_chips_own_rate() {
+        let at = |gpu: &str, value: f64| {
+            found(gpu, "gemm_flops", "fp8_flops", &format!("value={value:.1}")).join("; ")
+        };
+        assert!(at("H200", 62.0).contains("a broken part reaches it too"));
+        assert_eq!(at("H200", 985.0), "");
+        assert!(at("H200", 1979.0).contains("H200 does 1978.9 TFLOP/s of fp8"));
+        assert!(at("A100", 300.0).contains("A100 has no such rate"));
     }
 
     #[test]

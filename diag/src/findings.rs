@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::{CheckName, Phase};
 use crate::facts::{NodeId, Roster};
-use crate::judge::{Evidence, Look, Sight};
+use crate::judge::{Evidence, Look, Sight, always_missed};
 use crate::localise::{Pair, PairState};
 use crate::measurement::{ErrorKind, Metric, Subject};
 use crate::plan::{Channel, CheckState, Shown};
 use crate::round::Purpose;
-use crate::verdict::{FaultClass, Finding, Status};
+use crate::verdict::{FaultClass, Finding, Rate, Status};
 use crate::wording;
 
 /// A finding without a number.
@@ -25,9 +25,11 @@ pub fn blank(check: Option<CheckName>, status: Status, subject: Subject, message
         peers: Vec::new(),
         metric: None,
         value: None,
+        bytes: None,
         limit: None,
         median: None,
         samples: Vec::new(),
+        rates: Vec::new(),
         message,
         started_at: None,
         finished_at: None,
@@ -125,12 +127,17 @@ fn of_part(
     flaky: &BTreeSet<NodeId>,
 ) -> Finding {
     let of = |nodes: &BTreeSet<NodeId>| part.nodes().iter().any(|node| nodes.contains(node));
-    let windows = looks.iter().filter(|look| matches!(look.sight, Sight::Fine | Sight::Miss)).count();
+    let windows: Vec<&Look> =
+        looks.iter().filter(|look| matches!(look.sight, Sight::Fine | Sight::Miss)).copied().collect();
     let missed = looks.iter().filter(|look| look.sight == Sight::Miss).count();
     let name = wording::subject(roster, part);
-    if of(failed) && missed > 0 && missed == windows {
+    if of(failed) && !always_missed(&windows).is_empty() {
         let words = |one: &Evidence| wording::node_failed(&name, state.check, one);
         from_looks(state.check, Status::Fail, Some(FaultClass::Part), part.clone(), looks, words)
+    } else if let Some((look, tie)) = tie(looks) {
+        let look = Look { sight: Sight::Miss, evidence: vec![tie.clone()], ..look.clone() };
+        let words = |one: &Evidence| wording::tied(&name, state.check, one);
+        from_looks(state.check, Status::Suspect, None, part.clone(), &[&look], words)
     } else if of(flaky) && missed > 0 && state.next.is_some() {
         let words = |one: &Evidence| wording::not_confirmed(&name, state.check, one);
         from_looks(state.check, Status::Error, None, part.clone(), looks, words)
@@ -138,6 +145,12 @@ fn of_part(
         let words = |one: &Evidence| wording::fine(&name, state.check, one, missed > 0);
         from_looks(state.check, Status::Pass, None, part.clone(), looks, words)
     }
+}
+
+/// What of the last look differs from its like, and nobody knows which of them is right.
+fn tie<'l>(looks: &[&'l Look]) -> Option<(&'l Look, &'l Evidence)> {
+    let last = looks.iter().rfind(|look| matches!(look.sight, Sight::Fine | Sight::Miss))?;
+    last.evidence.iter().find(|one| one.tied).map(|tie| (*last, tie))
 }
 
 /// What pairs showed, channel by channel.
@@ -370,15 +383,22 @@ fn from_looks(
     let mut finding = Finding { class, ..blank(Some(check), status, subject, String::new()) };
     // A pass is shown by a look that was fine, a fault by one that was not.
     let wanted = if status == Status::Pass { Sight::Fine } else { Sight::Miss };
-    let shown = looks.iter().filter(|look| look.sight == wanted).flat_map(|look| &look.evidence);
-    let Some(decisive) = shown.max_by(|one, other| strain(one).total_cmp(&strain(other))) else {
+    let wanted: Vec<&Look> = looks.iter().filter(|look| look.sight == wanted).copied().collect();
+    // What missed each time says more than what missed once.
+    let always = always_missed(&wanted);
+    let weight = |one: &Evidence| (always.contains(&one.number()), strain(one));
+    let shown = wanted.iter().flat_map(|look| look.evidence.iter().map(move |one| (look, one)));
+    let heavier = |one: (bool, f64), other: (bool, f64)| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1));
+    let Some((look, decisive)) = shown.max_by(|one, other| heavier(weight(one.1), weight(other.1))) else {
         finding.message = format!("{check}: no number to show");
         return finding;
     };
-    let same = |one: &&Evidence| one.metric == decisive.metric;
+    let same = |one: &&Evidence| (one.metric, one.bytes) == (decisive.metric, decisive.bytes);
     let all = || looks.iter().flat_map(|look| &look.evidence).filter(same);
     finding.metric = Some(decisive.metric);
     finding.value = Some(decisive.value);
+    finding.bytes = decisive.bytes;
+    finding.rates = rates(look, &decisive.subject);
     finding.limit.clone_from(&decisive.limit);
     finding.median = decisive.median;
     finding.samples = all().map(|one| one.value).collect();
@@ -389,6 +409,24 @@ fn from_looks(
         finding.peers = vec![a, b];
     }
     finding
+}
+
+/// What was measured of a subject at several sizes or in several precisions.
+fn rates(look: &Look, subject: &Subject) -> Vec<Rate> {
+    let apart = |one: &&Evidence| one.bytes.is_some() || one.metric != Metric::Busbw;
+    let of_subject = look.evidence.iter().filter(|one| one.subject == *subject && one.metric.is_rate());
+    let rates: Vec<Rate> = of_subject
+        .filter(apart)
+        .map(|one| Rate {
+            metric: one.metric,
+            bytes: one.bytes,
+            value: one.value,
+            limit: one.limit.clone(),
+            median: one.median,
+            miss: one.miss,
+        })
+        .collect();
+    if rates.len() > 1 { rates } else { Vec::new() }
 }
 
 /// How close a number is to its limit, or how far beyond: 1 is at the limit, more is worse. Shares of right

@@ -41,6 +41,9 @@ pub struct Hardware {
     pub kinds: BTreeMap<NodeId, (String, usize)>,
 }
 
+/// What any way between two GPUs carries.
+const LEAST_GB_PER_S: f64 = 0.001;
+
 /// Quantity, size of messages, kinds of the nodes.
 type Like<'s> = (Metric, Option<u64>, BTreeSet<&'s (String, usize)>);
 
@@ -167,6 +170,8 @@ pub enum Sight {
 pub struct Evidence {
     /// The quantity.
     pub metric: Metric,
+    /// Size of the messages, where numbers of several sizes are told apart.
+    pub bytes: Option<u64>,
     /// What it is about.
     pub subject: Subject,
     /// The number; of two sides that measured the same thing, the worse one.
@@ -177,6 +182,8 @@ pub struct Evidence {
     pub median: Option<f64>,
     /// Whether it misses the limit.
     pub miss: bool,
+    /// Whether it differs from what should be alike, and which of them is right is not known.
+    pub tied: bool,
     /// The readings behind it.
     pub samples: Vec<f64>,
     /// What a person should know.
@@ -187,18 +194,42 @@ pub struct Evidence {
     pub finished_at: Timestamp,
 }
 
-/// Judges a round: one look a group, in the round's order.
-#[must_use]
-pub fn looks(suite: &Suite, result: &RoundResult) -> Vec<Look> {
-    let evidence = judged(suite, result);
-    // By the nodes that it is about, with its place: a search of everything for each group takes minutes in a large job.
-    let mut about: BTreeMap<Vec<NodeId>, Vec<(usize, &Evidence)>> = BTreeMap::new();
-    for (place, one) in evidence.iter().enumerate() {
-        let mut nodes = one.subject.nodes();
-        nodes.sort_unstable();
-        about.entry(nodes).or_default().push((place, one));
+impl Evidence {
+    /// What the same number of another window has the same: only such ones confirm each other.
+    #[must_use]
+    pub fn number(&self) -> (Subject, Metric, Option<u64>) {
+        (self.subject.clone(), self.metric, self.bytes)
     }
-    result.round.groups.iter().map(|group| look(result, group, &about)).collect()
+}
+
+/// The numbers that miss in each of these looks.
+#[must_use]
+pub fn always_missed(looks: &[&Look]) -> BTreeSet<(Subject, Metric, Option<u64>)> {
+    let mut missed = looks.iter().map(|look| look.misses().map(Evidence::number).collect::<BTreeSet<_>>());
+    let first = missed.next().unwrap_or_default();
+    missed.fold(first, |kept, other| &kept & &other)
+}
+
+/// Judges the rounds of one check: one look a group, in the rounds' order.
+#[must_use]
+pub fn looks(suite: &Suite, results: &[&RoundResult]) -> Vec<Look> {
+    let rounds: Vec<_> = results.iter().map(|result| (*result, merged(result))).collect();
+    let pairs = pairs(suite, &rounds);
+    rounds
+        .iter()
+        .flat_map(|(result, numbers)| {
+            let evidence = judged(suite, result, numbers, &pairs);
+            // By the nodes that it is about, with its place: a search of everything for each group takes minutes in a
+            // large job.
+            let mut about: BTreeMap<Vec<NodeId>, Vec<(usize, &Evidence)>> = BTreeMap::new();
+            for (place, one) in evidence.iter().enumerate() {
+                let mut nodes = one.subject.nodes();
+                nodes.sort_unstable();
+                about.entry(nodes).or_default().push((place, one));
+            }
+            result.round.groups.iter().map(|group| look(result, group, &about)).collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 fn look(
@@ -247,7 +278,7 @@ fn sight(round: &Round, group: &[NodeId], evidence: &[Evidence]) -> Sight {
         return useless(format!("{} measured {}, which is no {}", round.check, bad.value, bad.metric.unit()));
     }
     // No work done says nothing about how fast it would have been; between nodes a silent link is a fault.
-    if evidence.iter().any(|one| one.metric == Metric::Flops && one.value == 0.0) {
+    if evidence.iter().any(|one| one.value == 0.0 && matches!(one.metric, Metric::Flops | Metric::Fp8Flops)) {
         return useless(format!("{} finished no product in its window", round.check));
     }
     sight_of(evidence)
@@ -257,14 +288,19 @@ fn sight_of(evidence: &[Evidence]) -> Sight {
     if evidence.iter().any(|one| one.miss) { Sight::Miss } else { Sight::Fine }
 }
 
-/// Every number of a round, both sides of a pair merged, held against baseline and peers.
-fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
-    let mut by_subject: BTreeMap<(Metric, Subject), &Measurement> = BTreeMap::new();
+/// The numbers of a round, both sides of a pair merged.
+type Numbers<'m> = BTreeMap<Number<'m>, &'m Measurement>;
+
+/// The values that a number is compared with.
+type Peers<'s> = BTreeMap<Like<'s>, Vec<f64>>;
+
+fn merged(result: &RoundResult) -> Numbers<'_> {
+    let mut numbers = Numbers::new();
     for (node, outcome) in &result.outcomes {
         let NodeOutcome::Measured(measurements) = outcome else { continue };
         for measurement in measurements.iter().filter(|one| one.check == result.round.check) {
-            by_subject
-                .entry((measurement.metric, measurement.subject.clone()))
+            numbers
+                .entry(number(measurement))
                 .and_modify(|kept| {
                     // Of two that are equally bad the sender knows more: it was refused, or got no answer.
                     let sender = matches!(measurement.subject, Subject::Path { from, .. } if from == *node);
@@ -276,25 +312,56 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
                 .or_insert(measurement);
         }
     }
-    let votes = Votes::of(by_subject.values().copied());
-    let rule = OutlierRule::of(suite.engine);
-    let mut peers: BTreeMap<Like<'_>, Vec<f64>> = BTreeMap::new();
-    for ((metric, _), measurement) in &by_subject {
-        if measurement.value.is_finite() {
+    numbers
+}
+
+/// What pairs of nodes showed in all rounds: a round that looks for a culprit has too few pairs to be compared among
+/// themselves. The host engine's pairs have a floor; their rounds share processors, and are not compared.
+fn pairs<'s>(suite: &'s Suite, rounds: &[(&RoundResult, Numbers<'_>)]) -> Peers<'s> {
+    let mut pairs = Peers::new();
+    for (_, numbers) in rounds.iter().filter(|_| suite.engine == Engine::Cuda) {
+        add(suite, numbers, of_pair, &mut pairs);
+    }
+    pairs
+}
+
+fn of_pair(subject: &Subject) -> bool {
+    matches!(subject, Subject::Pair { .. } | Subject::PairRail { .. })
+}
+
+fn add<'s>(suite: &'s Suite, numbers: &Numbers<'_>, of: fn(&Subject) -> bool, peers: &mut Peers<'s>) {
+    for ((metric, subject, ..), measurement) in numbers {
+        if measurement.value.is_finite() && of(subject) {
             peers.entry(suite.like(*metric, measurement)).or_default().push(measurement.value);
         }
     }
+}
+
+/// Every number of a round, held against baseline and peers.
+fn judged(suite: &Suite, result: &RoundResult, numbers: &Numbers<'_>, pairs: &Peers<'_>) -> Vec<Evidence> {
+    // Who is known to be wrong has no vote on what is right.
+    let known_wrong: BTreeSet<Subject> = numbers
+        .iter()
+        .filter(|((metric, ..), one)| *metric == Metric::Correct && one.value < 1.0)
+        .map(|((_, subject, ..), _)| subject.clone())
+        .collect();
+    let votes = Votes::of(numbers.values().copied().filter(|one| !known_wrong.contains(&one.subject)));
+    let mut peers = Peers::new();
+    add(suite, numbers, |_| true, &mut peers);
     let mut of_many: BTreeMap<Like<'_>, (Option<Limit>, Option<f64>)> = BTreeMap::new();
-    by_subject
-        .into_iter()
-        .map(|((metric, subject), measurement)| {
+    numbers
+        .iter()
+        .map(|((metric, subject, bytes, _), measurement)| {
+            let (metric, subject, bytes) = (*metric, subject.clone(), *bytes);
             if metric == Metric::Fingerprint {
                 return votes.verdict(subject, measurement);
             }
             let kind = suite.like(metric, measurement);
-            let like = peers.get(&kind).map_or(&[][..], Vec::as_slice);
+            let all_rounds = pairs.get(&kind).filter(|_| of_pair(&subject));
+            let like = all_rounds.or_else(|| peers.get(&kind)).map_or(&[][..], Vec::as_slice);
             let of_peers = || {
                 let median = (like.len() > 1).then(|| median(&others(measurement.value, like))).flatten();
+                let rule = OutlierRule::of(suite.engine).at(bytes);
                 (rule.limit(metric, measurement.value, like), median)
             };
             // Among many, one's own value is not left out, and all are held against the same.
@@ -304,16 +371,19 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
                 of_peers()
             };
             let judged_as = judged_as(result.round.check, &subject);
-            let limits = [suite.limit(judged_as, metric, measurement.bytes), outlier];
+            let limits = [suite.limit(judged_as, metric, bytes), outlier];
             let limit = limits.into_iter().flatten().reduce(|kept, other| stricter(metric, kept, other));
+            let limit = limit.or_else(|| silence(suite.engine, metric, measurement.value));
             let miss = limit.as_ref().is_some_and(|limit| worse(metric, measurement.value, limit.value));
             Evidence {
                 metric,
+                bytes,
                 subject,
                 value: measurement.value,
                 limit,
                 median,
                 miss,
+                tied: false,
                 samples: measurement.samples.clone(),
                 detail: measurement.detail.clone(),
                 started_at: measurement.started_at,
@@ -321,6 +391,22 @@ fn judged(suite: &Suite, result: &RoundResult) -> Vec<Evidence> {
             }
         })
         .collect()
+}
+
+/// What tells the numbers of a round apart: of one subject there are several quantities and sizes, and fingerprints of
+/// several products.
+type Number<'m> = (Metric, Subject, Option<u64>, &'m str);
+
+fn number(measurement: &Measurement) -> Number<'_> {
+    let print = measurement.metric == Metric::Fingerprint;
+    let of = if print { measurement.detail.as_str() } else { "" };
+    (measurement.metric, measurement.subject.clone(), measurement.bytes, of)
+}
+
+/// Where GPUs exchange nothing at all no file is needed to call it a miss.
+fn silence(engine: Engine, metric: Metric, value: f64) -> Option<Limit> {
+    let silent = engine == Engine::Cuda && metric == Metric::Busbw && value == 0.0;
+    silent.then(|| Limit { value: LEAST_GB_PER_S, source: "floor: 1 MB/s, what any way carries".into() })
 }
 
 /// A pair that an all-node check measures to find a culprit is held against the limit for pairs.

@@ -12,8 +12,10 @@ use crate::facts::NodeId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Rate of arithmetic, TFLOP/s.
+    /// Rate of arithmetic, TFLOP/s; of GPUs in bf16.
     Flops,
+    /// The same in fp8.
+    Fp8Flops,
     /// Bus bandwidth as nccl-tests defines it, GB/s (10^9 bytes).
     Busbw,
     /// Time until a TCP connection stood, ms.
@@ -39,7 +41,7 @@ impl Metric {
     #[must_use]
     pub fn unit(self) -> &'static str {
         match self {
-            Self::Flops => "TFLOP/s",
+            Self::Flops | Self::Fp8Flops => "TFLOP/s",
             Self::Busbw => "GB/s",
             Self::Connect | Self::RoundTrip => "ms",
             Self::Launch | Self::LaunchTail => "µs",
@@ -51,7 +53,13 @@ impl Metric {
     /// Whether a larger value is a better one.
     #[must_use]
     pub fn higher_is_better(self) -> bool {
-        matches!(self, Self::Flops | Self::Busbw | Self::Correct | Self::Reachable)
+        self.is_rate() || matches!(self, Self::Correct | Self::Reachable)
+    }
+
+    /// Whether it is how much is done in a time: what like parts do alike.
+    #[must_use]
+    pub fn is_rate(self) -> bool {
+        matches!(self, Self::Flops | Self::Fp8Flops | Self::Busbw)
     }
 }
 

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::{CheckName, Phase, Scope};
 use crate::facts::{Engine, NodeFacts, NodeId, Roster};
-use crate::judge::{Look, Sight, Suite, looks};
+use crate::judge::{Evidence, Look, Sight, Suite, looks};
 use crate::localise::{PairState, pairs};
-use crate::measurement::{CheckError, Subject};
+use crate::measurement::{CheckError, Metric, Subject};
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
 
 /// Windows in which a node must have missed before it is at fault. Nodes that share a machine, and busy ones, have
@@ -162,7 +162,7 @@ fn unfit(check: CheckName, roster: &Roster, nodes: &BTreeSet<NodeId>) -> BTreeMa
 
 fn state(suite: &Suite, check: CheckName, nodes: BTreeSet<NodeId>, results: &[RoundResult]) -> CheckState {
     let mine: Vec<&RoundResult> = results.iter().filter(|result| result.round.check == check).collect();
-    let looks: Vec<Look> = mine.iter().flat_map(|result| looks(suite, result)).collect();
+    let looks: Vec<Look> = looks(suite, &mine);
     let mut errors = BTreeMap::new();
     let mut lost = BTreeMap::new();
     for (node, outcome) in mine.iter().flat_map(|result| &result.outcomes) {
@@ -213,18 +213,20 @@ fn of_nodes(
         return (nothing, round(check, Purpose::First, Mode::Full, singles()));
     }
     let windows: BTreeSet<u32> = looks.iter().map(|look| look.round).collect();
-    // By GPU where they are told apart: two that each had a slow moment are not one that is slow.
-    let missed_in = |window: u32| -> BTreeSet<Subject> {
+    // Like with like: two GPUs that each had a slow moment are not one that is slow, and neither are two sizes.
+    type Number = (Subject, Metric, Option<u64>);
+    let missed_in = |window: u32| -> BTreeSet<Number> {
         let missed = looks.iter().filter(|look| look.round == window && look.sight == Sight::Miss);
-        missed.flat_map(|look| look.misses().map(|one| Look::part(look.group[0], one))).collect()
+        missed.flat_map(|look| look.misses().map(Evidence::number)).collect()
     };
-    let missed: Vec<BTreeSet<Subject>> = windows.into_iter().map(missed_in).collect();
-    let nodes_of =
-        |parts: &BTreeSet<Subject>| -> BTreeSet<NodeId> { parts.iter().flat_map(Subject::nodes).collect() };
-    let parts: BTreeSet<Subject> = missed.iter().flatten().cloned().collect();
-    let ever = nodes_of(&parts);
-    let always: BTreeSet<Subject> =
-        parts.into_iter().filter(|part| missed.iter().all(|window| window.contains(part))).collect();
+    let missed: Vec<BTreeSet<Number>> = windows.into_iter().map(missed_in).collect();
+    let nodes_of = |numbers: &BTreeSet<Number>| -> BTreeSet<NodeId> {
+        numbers.iter().flat_map(|(subject, ..)| subject.nodes()).collect()
+    };
+    let numbers: BTreeSet<Number> = missed.iter().flatten().cloned().collect();
+    let ever = nodes_of(&numbers);
+    let always: BTreeSet<Number> =
+        numbers.into_iter().filter(|number| missed.iter().all(|window| window.contains(number))).collect();
     let always = nodes_of(&always);
     if rounds < WINDOWS_TO_BLAME && always.iter().any(|node| able.contains(node)) {
         let open = Shown::Nodes { failed: BTreeSet::new(), flaky: ever };
@@ -274,7 +276,7 @@ fn of_all(
     rounds: usize,
 ) -> (Shown, Option<Round>) {
     let together: Vec<&Look> = looks.iter().filter(|look| look.purpose != Purpose::Localise).collect();
-    let missed = together.iter().filter(|look| look.sight == Sight::Miss).count();
+    let missed = misses(&together, rounds);
     let fine = together.iter().any(|look| look.sight == Sight::Fine);
     let shown = |pairs| Shown::All { misses: missed, measured: fine || missed > 0, pairs };
     let everybody = |purpose: Purpose| {
@@ -300,6 +302,22 @@ fn of_all(
         None => meeting(check, &states).map(|round| Round { purpose: Purpose::Localise, ..round }),
     };
     (shown(states), next)
+}
+
+/// How often all nodes together missed, by the number that did so most often: one size's miss does not confirm another's.
+/// When there are no rounds left to confirm it, any of them counts.
+fn misses(together: &[&Look], rounds: usize) -> usize {
+    let missed = together.iter().filter(|look| look.sight == Sight::Miss);
+    if rounds >= MAX_SPOILT_ROUNDS {
+        return missed.count();
+    }
+    let mut often: BTreeMap<(Subject, Metric, Option<u64>), usize> = BTreeMap::new();
+    for look in missed {
+        for number in look.misses().map(Evidence::number).collect::<BTreeSet<_>>() {
+            *often.entry(number).or_default() += 1;
+        }
+    }
+    often.into_values().max().unwrap_or(0)
 }
 
 /// The rails that the looks of a mode tell apart, else the mode as a whole.

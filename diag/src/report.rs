@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::action::{Decision, JobAction};
 use crate::check::Phase;
 use crate::facts::{Engine, Roster};
-use crate::verdict::{Finding, Outcome, Status, Verdict};
+use crate::verdict::{Finding, Outcome, Rate, Status, Verdict};
 use crate::wording;
 
 /// The report of one run of the suite.
@@ -59,6 +59,9 @@ pub struct Item {
     pub status: Status,
     /// The number that decided.
     pub value: Option<f64>,
+    /// Size of its messages, where several are told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
     /// Its unit.
     pub unit: Option<String>,
     /// The limit.
@@ -69,6 +72,9 @@ pub struct Item {
     pub median: Option<f64>,
     /// The readings.
     pub samples: Vec<f64>,
+    /// All rates beside each other, where there are several: by size of messages, by precision.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<Rate>,
     /// One line for a person.
     pub message: String,
     /// When the first reading began.
@@ -159,6 +165,9 @@ impl Report {
                 _ = writeln!(text, "{}", item.phase);
             }
             _ = writeln!(text, "  {:<7} {}", item.status.to_string(), item.message);
+            for rate in &item.rates {
+                _ = writeln!(text, "  {:<7} - {}", "", wording::rate(rate));
+            }
         }
         text
     }
@@ -177,11 +186,13 @@ fn item(roster: &Roster, finding: &Finding) -> Item {
         peers: finding.peers.iter().map(|node| roster.name(*node).to_owned()).collect(),
         status: finding.status,
         value: finding.value,
+        bytes: finding.bytes,
         unit: finding.metric.map(|metric| metric.unit().to_owned()),
         limit: finding.limit.as_ref().map(|limit| limit.value),
         limit_source: finding.limit.as_ref().map(|limit| limit.source.clone()),
         median: finding.median,
         samples: finding.samples.clone(),
+        rates: finding.rates.clone(),
         message: finding.message.clone(),
         started_at: finding.started_at,
         finished_at: finding.finished_at,

@@ -81,18 +81,43 @@ pub struct Finding {
     pub metric: Option<Metric>,
     /// Its value, in the metric's unit.
     pub value: Option<f64>,
+    /// Size of its messages, where several are told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
     /// The limit that decided.
     pub limit: Option<Limit>,
     /// Median of like subjects.
     pub median: Option<f64>,
     /// The readings, all rounds together, in the order in which they were taken.
     pub samples: Vec<f64>,
+    /// The rates that were measured beside each other: of several sizes of messages, in several precisions. Empty where
+    /// there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<Rate>,
     /// What happened, what confirmed it, what to do: one line for a person.
     pub message: String,
     /// When the first measurement began.
     pub started_at: Option<Timestamp>,
     /// When the last one ended.
     pub finished_at: Option<Timestamp>,
+}
+
+/// One of several rates of a subject.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    /// The quantity.
+    pub metric: Metric,
+    /// Size of the messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Its value, in the metric's unit.
+    pub value: f64,
+    /// The limit that it was held against.
+    pub limit: Option<Limit>,
+    /// Median of like subjects at the same size.
+    pub median: Option<f64>,
+    /// Whether it misses the limit.
+    pub miss: bool,
 }
 
 /// Outcome of the suite.

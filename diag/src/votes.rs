@@ -42,6 +42,9 @@ impl<'m> Votes<'m> {
         let total = tally.map_or(0, |tally| tally.total);
         let majority = tally.and_then(Tally::majority);
         let miss = majority.is_some_and(|(bits, _)| bits != measurement.value.to_bits());
+        // Some of those without a majority compute wrongly; nobody knows which. One without a vote is known to.
+        let voted = tally.is_some_and(|tally| tally.by_bits.contains_key(&measurement.value.to_bits()));
+        let tied = total > 1 && majority.is_none() && voted;
         let model = &measurement.detail;
         let detail = match majority {
             Some((_, most)) if miss => {
@@ -51,17 +54,19 @@ impl<'m> Votes<'m> {
                 format!("its product has the same bits as on {most} of {total} of model {model}")
             }
             None if total > 1 => {
-                format!("the products of {total} of model {model} differ, and none has a majority")
+                format!("the products of {total} of model {model} differ, and none of them has a majority")
             }
             None => format!("the only one of model {model}: nothing to compare the bits of its product with"),
         };
         Evidence {
             metric: Metric::Correct,
+            bytes: None,
             subject,
             value: if miss { 0.0 } else { 1.0 },
             limit: Some(Limit { value: 1.0, source: "like parts compute alike".into() }),
             median: None,
             miss,
+            tied,
             samples: Vec::new(),
             detail,
             started_at: measurement.started_at,
@@ -77,7 +82,7 @@ mod tests {
     use super::*;
     use crate::check::CheckName;
 
-    fn wrong(products: &[(&str, f64)]) -> Vec<u32> {
+    fn verdicts(products: &[(&str, f64)]) -> Vec<Evidence> {
         let measured: Vec<Measurement> = (0..)
             .zip(products)
             .map(|(index, (model, value))| Measurement {
@@ -94,8 +99,19 @@ mod tests {
             })
             .collect();
         let votes = Votes::of(measured.iter());
-        let verdicts = measured.iter().map(|one| votes.verdict(one.subject.clone(), one));
-        (0..).zip(verdicts).filter(|(_, verdict)| verdict.miss).map(|(index, _)| index).collect()
+        measured.iter().map(|one| votes.verdict(one.subject.clone(), one)).collect()
+    }
+
+    fn those(products: &[(&str, f64)], are: fn(&Evidence) -> bool) -> Vec<u32> {
+        (0..).zip(verdicts(products)).filter(|(_, verdict)| are(verdict)).map(|(index, _)| index).collect()
+    }
+
+    fn wrong(products: &[(&str, f64)]) -> Vec<u32> {
+        those(products, |one| one.miss)
+    }
+
+    fn tied(products: &[(&str, f64)]) -> Vec<u32> {
+        those(products, |one| one.tied)
     }
 
     #[test]
@@ -115,5 +131,10 @@ mod tests {
         assert!(wrong(&[("H", 7.0)]).is_empty());
         // Three that all differ: none is known to be right.
         assert!(wrong(&[("H", 7.0), ("H", 8.0), ("H", 9.0)]).is_empty());
+        // But all of them are tied, and those of another model are not.
+        assert_eq!(tied(&[("H", 7.0), ("H", 8.0), ("A", 8.0)]), [0, 1]);
+        assert_eq!(tied(&[("H", 7.0), ("H", 7.0), ("H", 8.0), ("H", 8.0)]), [0, 1, 2, 3]);
+        assert!(tied(&[("H", 7.0), ("H", 7.0), ("H", 8.0)]).is_empty());
+        assert!(tied(&[("H", 7.0)]).is_empty() && tied(&[("H", 7.0), ("A", 8.0)]).is_empty());
     }
 }

@@ -4,7 +4,7 @@ use crate::check::CheckName;
 use crate::facts::Roster;
 use crate::judge::Evidence;
 use crate::measurement::{Metric, Subject};
-use crate::verdict::{Finding, Limit, Outcome, Status};
+use crate::verdict::{Finding, Limit, Outcome, Rate, Status};
 
 /// A number with four significant digits at most, without trailing zeros.
 #[must_use]
@@ -44,7 +44,43 @@ pub fn kind(metric: Metric) -> &'static str {
         Metric::Launch => "launch",
         Metric::LaunchTail => "launch p99",
         Metric::Retransmits => "of segments resent",
+        Metric::Fp8Flops => "in fp8",
         Metric::Flops | Metric::Busbw | Metric::Correct | Metric::Reachable | Metric::Fingerprint => "",
+    }
+}
+
+/// A size of messages.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole = units.into_iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    whole.map_or_else(|| format!("{bytes} B"), |(shift, unit)| format!("{} {unit}", bytes >> shift))
+}
+
+/// Which of several numbers it is: its kind, and the size of its messages; with a space in front, or nothing.
+#[must_use]
+pub fn which(metric: Metric, bytes: Option<u64>) -> String {
+    let kind = Some(kind(metric).to_owned()).filter(|kind| !kind.is_empty());
+    let at = bytes.map(|bytes| format!("at {}", size(bytes)));
+    kind.into_iter().chain(at).map(|word| format!(" {word}")).collect()
+}
+
+/// One of several rates, with its limit: `118 GB/s at 4 MiB ≥ 17 GB/s`.
+#[must_use]
+pub fn rate(one: &Rate) -> String {
+    let text = format!("{}{}", quantity(one.metric, one.value), which(one.metric, one.bytes));
+    let limit = one.limit.as_ref();
+    let limit =
+        limit.map(|limit| format!(" {} {}", sign(one.metric, one.miss), quantity(one.metric, limit.value)));
+    text + &limit.unwrap_or_default()
+}
+
+/// How a value stands to its limit.
+fn sign(metric: Metric, miss: bool) -> char {
+    match (miss, metric.higher_is_better()) {
+        (true, _) => side(metric),
+        (false, true) => '≥',
+        (false, false) => '≤',
     }
 }
 
@@ -72,19 +108,13 @@ fn against(one: &Evidence) -> String {
     let mut text = match one.metric {
         Metric::Correct => format!("only {} of the results are right", quantity(one.metric, one.value)),
         Metric::Reachable => one.detail.clone(),
-        _ => format!("{} {}", quantity(one.metric, one.value), kind(one.metric)).trim_end().to_owned(),
+        _ => format!("{}{}", quantity(one.metric, one.value), which(one.metric, one.bytes)),
     };
     if let Some(limit) = limit(one) {
-        let sign = if one.miss {
-            side(one.metric)
-        } else if side(one.metric) == '<' {
-            '≥'
-        } else {
-            '≤'
-        };
+        let sign = sign(one.metric, one.miss);
         text.push_str(&format!(" {sign} {}", quantity(one.metric, limit.value)));
     }
-    if let Some(median) = one.median.filter(|_| matches!(one.metric, Metric::Flops | Metric::Busbw)) {
+    if let Some(median) = one.median.filter(|_| one.metric.is_rate()) {
         text.push_str(&format!(", median of the others {}", quantity(one.metric, median)));
     }
     text
@@ -164,6 +194,15 @@ pub fn suspect((a, b): (&str, &str), check: CheckName, one: &Evidence) -> String
          could meet them{}",
         against(one),
         background(one)
+    )
+}
+
+/// One of several that differ, and nobody knows which of them is right.
+#[must_use]
+pub fn tied(name: &str, check: CheckName, one: &Evidence) -> String {
+    format!(
+        "{name}: {check} {}: one of them computes wrongly; more nodes in a job would tell which",
+        one.detail
     )
 }
 

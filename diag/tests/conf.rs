@@ -73,6 +73,8 @@ fn numbers_that_healthy_hardware_showed_keep_the_limits() {
         let flops = limit(gpu, CheckName::GemmFlops, Metric::Flops, &any).unwrap();
         assert!(flops < lowest && flops > 0.7 * lowest, "{gpu}: {flops}");
     }
+    let fp8 = limit("NVIDIA H200", CheckName::GemmFlops, Metric::Fp8Flops, &any).unwrap();
+    assert!(fp8 < 1315.0 && fp8 > 0.7 * 1315.0, "{fp8}");
     let h200 = |gpus, bytes, nvls| {
         let at = Conditions { gpus: Some(gpus), bytes: Some(bytes), nvls: Some(nvls), network: None };
         limit("NVIDIA H200", CheckName::AllReduce1, Metric::Busbw, &at)
@@ -85,6 +87,8 @@ fn numbers_that_healthy_hardware_showed_keep_the_limits() {
         (8, 8 * gib, false, 368.0),
         (4, 8 * gib, true, 363.0),
         (2, gib, false, 328.0),
+        (2, 64 * mib, false, 267.0),
+        (2, 4 * mib, false, 52.0),
     ] {
         let limit = h200(gpus, bytes, nvls).unwrap();
         assert!(limit < healthy, "{gpus} GPUs, {bytes} bytes: {limit}");

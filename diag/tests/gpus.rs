@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use diag::baseline::Baselines;
-use diag::check::CheckName::{self, AllReduce1, GemmFlops};
+use diag::check::CheckName::{self, AllReduce, AllReduce1, AllReduce2, GemmFlops};
 use diag::conclude::Caps;
 use diag::conclude::verdict;
 use diag::facts::{Engine, GpuName, Joined, NodeFacts, NodeId, Roster, RosterEntry};
@@ -54,41 +54,64 @@ fn number(check: CheckName, metric: Metric, subject: Subject, value: f64) -> Mea
     }
 }
 
-/// The verdict on a job whose every GPU shows what `seen` gives for node, GPU and round: TFLOP/s and the bits of its
-/// product.
-fn judged(nodes: u32, seen: impl Fn(NodeId, u32, usize) -> (f64, f64)) -> Verdict {
+/// The verdict on a job of one check whose every node shows what `seen` gives for it, its group and the round.
+fn job(
+    check: CheckName,
+    nodes: u32,
+    gpus: u32,
+    seen: impl Fn(NodeId, &[NodeId], usize) -> Vec<Measurement>,
+) -> Verdict {
     let baselines = Baselines::parse(include_str!("../../conf/baselines/h200.toml")).unwrap();
     let suite = Suite {
-        checks: vec![GemmFlops],
+        checks: vec![check],
         unbuilt: Vec::new(),
         engine: Engine::Cuda,
         baselines: vec![baselines],
         hardware: Hardware::default(),
     };
-    let roster = roster(nodes, GPUS);
+    let roster = roster(nodes, gpus);
     let suite = suite.on(&roster);
     let mut results: Vec<RoundResult> = Vec::new();
     while let Step::Measure(round) = plan::next(&suite, &roster, &results) {
-        assert!(results.len() < 10, "{round:?}");
-        let outcomes = round
-            .participants()
-            .into_iter()
-            .map(|node| {
-                let of_gpu = |index: u32| {
-                    let (rate, bits) = seen(node, index, results.len());
-                    let subject = Subject::Gpu { node, index };
-                    [
-                        number(GemmFlops, Metric::Flops, subject.clone(), rate),
-                        number(GemmFlops, Metric::Fingerprint, subject, bits),
-                    ]
-                };
-                (node, NodeOutcome::Measured((0..GPUS).flat_map(of_gpu).collect()))
-            })
-            .collect();
+        assert!(results.len() < 20, "{round:?}");
+        let mut outcomes = std::collections::BTreeMap::new();
+        for group in &round.groups {
+            for node in group {
+                outcomes.insert(*node, NodeOutcome::Measured(seen(*node, group, results.len())));
+            }
+        }
         results.push(RoundResult { round, outcomes });
     }
     let caps = Caps { max_drain_nodes: u32::MAX, max_drain_fraction: 1.0 };
     verdict(&suite, &roster, &results, caps, None)
+}
+
+/// The verdict on a job whose every GPU shows what `seen` gives for node, GPU and round: TFLOP/s and the bits of its
+/// product.
+fn judged(nodes: u32, seen: impl Fn(NodeId, u32, usize) -> (f64, f64)) -> Verdict {
+    job(GemmFlops, nodes, GPUS, |node, _, round| {
+        let of_gpu = |index: u32| {
+            let (rate, bits) = seen(node, index, round);
+            let subject = Subject::Gpu { node, index };
+            [
+                number(GemmFlops, Metric::Flops, subject.clone(), rate),
+                number(GemmFlops, Metric::Fingerprint, subject, bits),
+            ]
+        };
+        (0..GPUS).flat_map(of_gpu).collect()
+    })
+}
+
+/// Messages of a collective on GPUs.
+const SIZES: [u64; 3] = [4 << 20, 64 << 20, 1 << 30];
+
+/// One number of a collective for each size.
+fn sized(check: CheckName, subject: &Subject, rates: [f64; 3]) -> Vec<Measurement> {
+    let of_size = |(bytes, rate)| {
+        let bytes = Some(bytes);
+        Measurement { bytes, ..number(check, Metric::Busbw, subject.clone(), rate) }
+    };
+    SIZES.into_iter().zip(rates).map(of_size).collect()
 }
 
 fn failed(verdict: &Verdict) -> Vec<Subject> {
@@ -140,4 +163,119 @@ fn a_node_with_one_gpu_of_the_job_has_nothing_to_reduce() {
     let verdict = verdict(&suite, &roster, &[], caps, None);
     assert_eq!(verdict.findings.len(), 2);
     assert!(verdict.findings.iter().all(|one| one.status == Status::Skip && one.message.contains("one GPU")));
+}
+
+#[test]
+fn two_gpus_that_differ_are_suspects_and_one_seen_to_be_wrong_has_no_vote() {
+    let at = |metric, node, value| number(GemmFlops, metric, Subject::Gpu { node, index: 0 }, value);
+    let shown = |node: NodeId, right: [f64; 2]| {
+        vec![
+            at(Metric::Flops, node, 700.0),
+            at(Metric::Correct, node, right[node as usize]),
+            at(Metric::Fingerprint, node, f64::from(node)),
+        ]
+    };
+    let tied = job(GemmFlops, 2, 1, |node, _, _| shown(node, [1.0, 1.0]));
+    assert!(tied.findings.iter().all(|one| one.status == Status::Suspect), "{:#?}", tied.findings);
+    assert_eq!(tied.findings.len(), 2);
+    assert!(
+        tied.findings[0].message.contains("one of them computes wrongly"),
+        "{}",
+        tied.findings[0].message
+    );
+    let told = job(GemmFlops, 2, 1, |node, _, _| shown(node, [1.0, 0.0]));
+    assert_eq!(failed(&told), [Subject::Gpu { node: 1, index: 0 }]);
+    assert_eq!(told.findings[0].status, Status::Pass);
+}
+
+#[test]
+fn fp8_is_a_number_of_its_own_beside_bf16() {
+    let at = |metric, node, value, detail: &str| Measurement {
+        detail: detail.into(),
+        ..number(GemmFlops, metric, Subject::Gpu { node, index: 0 }, value)
+    };
+    let verdict = job(GemmFlops, 4, 1, |node, _, _| {
+        let (rate, bits) = match node {
+            1 => (600.0, 7.0),
+            2 => (1300.0, 8.0),
+            _ => (1310.0, 7.0),
+        };
+        vec![
+            at(Metric::Flops, node, 700.0, MODEL),
+            at(Metric::Fingerprint, node, 5.0, MODEL),
+            at(Metric::Fp8Flops, node, rate, MODEL),
+            at(Metric::Fingerprint, node, bits, "NVIDIA H200, fp8"),
+        ]
+    });
+    let gpu = |node| Subject::Gpu { node, index: 0 };
+    assert_eq!(failed(&verdict), [gpu(1), gpu(2)]);
+    let slow = verdict.findings.iter().find(|one| one.subject == gpu(1)).unwrap();
+    assert!(slow.message.contains("600 TFLOP/s in fp8 <"), "{}", slow.message);
+    assert_eq!((slow.metric, slow.rates.len()), (Some(Metric::Fp8Flops), 2));
+    let wrong = verdict.findings.iter().find(|one| one.subject == gpu(2)).unwrap();
+    assert!(wrong.message.contains("other bits") && wrong.message.contains("fp8"), "{}", wrong.message);
+}
+
+#[test]
+fn each_size_is_held_against_its_own_limit_and_named() {
+    let node = |node| Subject::Node { node };
+    for (rates, words) in [
+        ([52.0, 267.0, 90.0], "90 GB/s at 1 GiB < 110 GB/s"),
+        ([52.0, 60.0, 330.0], "60 GB/s at 64 MiB < 90 GB/s"),
+        ([9.0, 267.0, 330.0], "9 GB/s at 4 MiB < 17 GB/s"),
+    ] {
+        let verdict = job(AllReduce1, 1, 2, |at, _, _| sized(AllReduce1, &node(at), rates));
+        assert_eq!(failed(&verdict), [node(0)]);
+        let finding = &verdict.findings[0];
+        assert!(finding.message.contains(words), "{}", finding.message);
+        let shown: Vec<(Option<u64>, f64)> = finding.rates.iter().map(|one| (one.bytes, one.value)).collect();
+        assert_eq!(shown, SIZES.into_iter().map(Some).zip(rates).collect::<Vec<_>>());
+        assert_eq!(finding.rates.iter().filter(|one| one.miss).count(), 1);
+    }
+    let fine = job(AllReduce1, 1, 2, |at, _, _| sized(AllReduce1, &node(at), [52.0, 267.0, 330.0]));
+    assert_eq!(fine.findings[0].status, Status::Pass);
+}
+
+#[test]
+fn misses_at_different_sizes_do_not_confirm_each_other() {
+    // In each window another size is slow.
+    let shown = |round: usize| {
+        let mut rates = [52.0, 267.0, 330.0];
+        rates[round % 3] = 5.0;
+        rates
+    };
+    let verdict =
+        job(AllReduce1, 1, 2, |at, _, round| sized(AllReduce1, &Subject::Node { node: at }, shown(round)));
+    assert!(failed(&verdict).is_empty(), "{:#?}", verdict.findings);
+    let once = job(AllReduce, 4, 1, |_, group, round| {
+        let mut rates = [10.0, 20.0, 30.0];
+        rates[round % 3] = if round < 2 { 0.0 } else { rates[round % 3] };
+        assert_eq!(group.len(), 4, "no pair is looked at");
+        sized(AllReduce, &Subject::Fabric, rates)
+    });
+    assert!(once.findings.iter().all(|one| one.status == Status::Pass), "{:#?}", once.findings);
+}
+
+#[test]
+fn a_pair_that_is_slow_at_one_size_is_compared_at_that_size() {
+    // Node 5's way is slow with everybody, and only large messages show it.
+    let seen = |_: NodeId, group: &[NodeId], _: usize| {
+        let (a, b) = (group[0].min(group[1]), group[0].max(group[1]));
+        let large = if group.contains(&5) { 20.0 } else { 45.0 };
+        sized(AllReduce2, &Subject::Pair { a, b }, [9.0, 30.0, large])
+    };
+    let verdict = job(AllReduce2, 6, 1, seen);
+    assert_eq!(failed(&verdict), [Subject::Node { node: 5 }]);
+    let message = &verdict.findings.iter().find(|one| one.status == Status::Fail).unwrap().message;
+    assert!(message.contains("20 GB/s at 1 GiB <") && message.contains("peers"), "{message}");
+}
+
+#[test]
+fn silence_between_gpus_is_a_miss_without_any_limit() {
+    let silent = |node: NodeId, _: &[NodeId], _: usize| {
+        let one =
+            number(AllReduce1, Metric::Busbw, Subject::Node { node }, if node == 0 { 0.0 } else { 300.0 });
+        vec![Measurement { bytes: None, ..one }]
+    };
+    assert_eq!(failed(&job(AllReduce1, 2, 3, silent)), [Subject::Node { node: 0 }]);
 }

@@ -3,9 +3,12 @@
 
 use std::path::Path;
 
+use cluster::slurm::config::{self, ConfigError, SlurmConf};
 use cluster::slurm::environment::JobEnv;
+use cluster::slurm::scontrol::Scontrol;
 use diag::facts::Engine;
 use diag::gpu_facts::ids::{self, GpuId, GpuIdError};
+use tokio::time::Instant;
 
 use crate::assignment::Assignment;
 use crate::protocol::{Devices, Libraries};
@@ -23,6 +26,10 @@ const NO_CACHE: (&str, &str) = ("CUDA_CACHE_DISABLE", "1");
 
 /// CUDA's own order is by speed; Slurm's is by device file, which follows the bus.
 const BUS_ORDER: (&str, &str) = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+
+/// Why shares of GPUs are not measured.
+const SHARED: &str =
+    "the job shares its GPUs with other jobs (MPS or shard): it would measure them, and they it";
 
 /// Why there is nothing to open.
 #[derive(Debug, thiserror::Error)]
@@ -46,12 +53,38 @@ pub fn nothing_to_measure(engine: Engine, job: &JobEnv) -> Option<&'static str> 
     match gpus(job) {
         _ if engine == Engine::Host => None,
         Ok(gpus) if gpus.is_empty() => Some("the job holds no GPU on this node"),
+        _ if job.mps => Some(SHARED),
         Ok(gpus) if gpus.iter().any(|gpu| matches!(gpu, GpuId::Mig(_))) => {
             Some("the job holds parts of GPUs (MIG), which have no rates of their own to be held against")
         }
         // What can't be read is an error of the worker, which says why.
         Ok(_) | Err(_) => None,
     }
+}
+
+/// Whether the job's GPUs are shares (gres/shard), which Slurm's environment of a prolog does not tell: one question to
+/// the controller, only on nodes of sites that have shards.
+///
+/// # Errors
+/// If the configuration can't be read, or the controller can't be asked.
+pub async fn shares(
+    assignment: &Assignment,
+    scontrol: &Scontrol,
+    deadline: Instant,
+) -> anyhow::Result<Option<&'static str>> {
+    let job = &assignment.job;
+    if assignment.policy.engine == Engine::Host || !has_shards(job)? {
+        return Ok(None);
+    }
+    let gres = scontrol.job_gres(job.job_id, deadline).await?;
+    Ok(gres.contains("shard").then_some(SHARED))
+}
+
+/// Whether this site's GPUs can be shared by gres/shard.
+fn has_shards(job: &JobEnv) -> Result<bool, ConfigError> {
+    let conf = SlurmConf::read(&config::locate(job.slurm_conf.as_deref())?)?;
+    let types = conf.get("GresTypes").unwrap_or_default();
+    Ok(types.split(',').any(|kind| kind.trim().trim_start_matches("gres/") == "shard"))
 }
 
 /// How many ranks this node has.
@@ -121,6 +154,10 @@ mod tests {
     use crate::assignment;
 
     fn job(gpus: &str) -> JobEnv {
+        job_with(gpus, &[])
+    }
+
+    fn job_with(gpus: &str, more: &[(&str, &str)]) -> JobEnv {
         let variables = [
             ("SLURM_JOB_ID", "7"),
             ("SLURM_JOB_UID", "1000"),
@@ -129,7 +166,10 @@ mod tests {
             ("SLURM_NODELIST", "n1"),
             ("SLURM_JOB_GPUS", gpus),
         ];
-        let value = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, v)| (*v).to_owned());
+        let value = |name: &str| {
+            let found = variables.iter().chain(more).find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
         JobEnv::from_vars(value).unwrap()
     }
 
@@ -182,6 +222,26 @@ mod tests {
         );
         assert_eq!(nothing_to_measure(Engine::Cuda, &job("1")), None);
         assert_eq!(nothing_to_measure(Engine::Host, &job("")), None);
+    }
+
+    #[test]
+    fn shares_of_gpus_are_a_skip() {
+        let share = [("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50")];
+        let why = nothing_to_measure(Engine::Cuda, &job_with("0", &share));
+        assert!(why.unwrap().contains("MPS or shard"));
+        assert_eq!(nothing_to_measure(Engine::Host, &job_with("0", &share)), None);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("slurm.conf");
+        for (types, shards) in [
+            ("GresTypes=gpu", false),
+            ("GresTypes=gpu,shard", true),
+            ("GresTypes = gres/shard", true),
+            ("", false),
+        ] {
+            std::fs::write(&file, format!("ClusterName=aim\n{types}\n")).unwrap();
+            let job = job_with("0", &[("SLURM_CONF", file.to_str().unwrap())]);
+            assert_eq!(has_shards(&job).unwrap(), shards, "{types}");
+        }
     }
 
     #[test]

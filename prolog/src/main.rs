@@ -104,6 +104,11 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
         job.slurm_conf.clone(),
         call,
     ));
+    match engine::shares(assignment, &scontrol, deadline).await {
+        Ok(None) => {}
+        Ok(Some(why)) => return Gate::open(vec![format!("SKIP: {why}")]),
+        Err(error) => return trouble(policy.actions.on_error, true, &error),
+    }
     // Leader and deputy may lead the meeting; who leads the rest is known after it.
     let leading = Arc::new(AtomicBool::new(job.me <= 1));
     let every = Duration::from_secs(policy.time.job_poll_s.into());

@@ -123,6 +123,13 @@ pub enum Request {
         /// How many ranks.
         ranks: u32,
     },
+    /// The same products in fp8 on every GPU at once.
+    Fp8Product {
+        /// How long they are counted.
+        window_ms: u64,
+        /// When it ends at the latest.
+        limit_ms: u64,
+    },
     /// How long a sleeping thread takes to run after it was woken, one pair of threads a rank, or a kernel to start, on
     /// every GPU; all at once.
     WakeUp {
@@ -216,7 +223,7 @@ pub enum Reply {
     Ready,
     /// To `Open`.
     Opened(Opened),
-    /// To `Product`.
+    /// To `Product` and `Fp8Product`.
     Product(Products),
     /// To `WakeUp`.
     WakeUp(WakeUps),
@@ -248,7 +255,7 @@ pub struct Products {
     pub seconds: f64,
     /// TFLOP/s of all ranks together.
     pub tflop_per_s: f64,
-    /// TFLOP/s of each rank.
+    /// TFLOP/s of each rank; 0 where its GPU or library offers no such product.
     pub per_rank: Vec<f64>,
     /// Share of the products that were exactly right; of GPUs, whose whole products are not known before, those with
     /// the same bits each time and the right elements where it was looked.

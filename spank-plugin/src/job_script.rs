@@ -60,6 +60,9 @@ fn start(spank: &SpankHandle, arguments: &Arguments, name: &str, limits: Limits)
     }
 }
 
+/// How slurmd tells a prolog that the job's GPU is a share by gres/mps.
+const MPS_VARIABLE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+
 /// What the helper gets to see of this process's environment.
 fn environment(
     all: impl Iterator<Item = (OsString, OsString)>,
@@ -68,6 +71,7 @@ fn environment(
         let Some(name) = name.to_str() else { return false };
         match name {
             REQUEST_VARIABLE => value.len() <= MAX_ENCODED_BYTES,
+            MPS_VARIABLE => true,
             _ => {
                 (name.starts_with("SLURM_") && !name.starts_with("SLURM_SPANK_"))
                     || name.starts_with("SLURMD_")
@@ -133,6 +137,8 @@ mod tests {
             "SLURMD_NODENAME",
             "SLURM_CONF",
             "SPANK_AIMASTER_REQUEST",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+            "CUDA_VISIBLE_DEVICES",
             "PATH",
             "LD_PRELOAD",
             "SPANK_LD_PRELOAD",
@@ -141,7 +147,7 @@ mod tests {
         ];
         let seen: Vec<OsString> =
             environment(all.iter().map(|name| (name.into(), "1".into()))).map(|(name, _)| name).collect();
-        assert_eq!(seen, ["SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_CONF", "SPANK_AIMASTER_REQUEST"]);
+        assert_eq!(seen, all[..5]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub struct ClusterBuilder {
     pub(crate) cpus: u32,
     pub(crate) gpus: u32,
     pub(crate) gpu_devices: Vec<String>,
+    pub(crate) gres_lines: Vec<String>,
     pub(crate) keys: Vec<(String, String)>,
     pub(crate) lines: Vec<String>,
     pub(crate) node_options: BTreeMap<String, String>,
@@ -36,6 +37,7 @@ impl Default for ClusterBuilder {
             cpus: 4,
             gpus: 0,
             gpu_devices: Vec::new(),
+            gres_lines: Vec::new(),
             keys: Vec::new(),
             lines: Vec::new(),
             node_options: BTreeMap::new(),
@@ -70,6 +72,12 @@ impl ClusterBuilder {
     /// Real GPUs: each node offers these devices, such as `/dev/nvidia0`. Nodes share them.
     pub fn gpu_devices<S: Into<String>>(mut self, devices: impl IntoIterator<Item = S>) -> Self {
         self.gpu_devices = devices.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Adds a line to the end of gres.conf.
+    pub fn gres_line(mut self, line: &str) -> Self {
+        self.gres_lines.push(line.to_owned());
         self
     }
 

@@ -127,7 +127,8 @@ fn gpu_devices(wishes: &ClusterBuilder) -> Vec<String> {
 }
 
 fn gres_conf(wishes: &ClusterBuilder) -> String {
-    gpu_devices(wishes).iter().map(|device| format!("Name=gpu File={device}\n")).collect()
+    let gpus = gpu_devices(wishes).into_iter().map(|device| format!("Name=gpu File={device}\n"));
+    gpus.chain(wishes.gres_lines.iter().map(|line| format!("{line}\n"))).collect()
 }
 
 /// Writes everything that the daemons read below `base`.

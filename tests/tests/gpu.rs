@@ -18,6 +18,9 @@ const BASELINES: &str = "engine = 'cuda'\n
 [[limit]]\ncheck = 'kernel_launch'\nmetric = 'launch'\nvalue = 1000.0\nsource = 'shared GPU: any that works'\n
 [[limit]]\ncheck = 'all_reduce_2'\nmetric = 'busbw'\nvalue = 0.001\nsource = 'shared GPU: any that works'\n";
 
+/// The library that puts a wrong bit into each product.
+const FLIPPING: &str = "libflipping_cublas_lt.so";
+
 struct Site {
     cluster: Cluster,
     policy: String,
@@ -26,7 +29,12 @@ struct Site {
 impl Site {
     /// Two nodes that share the first GPU; `None`, with a word, where the switch is off.
     fn boot() -> Option<Self> {
-        let site = Self::with(2, &["/dev/nvidia0"])?;
+        Self::sharing(2)
+    }
+
+    /// So many nodes that share the first GPU.
+    fn sharing(nodes: usize) -> Option<Self> {
+        let site = Self::with(nodes, &["/dev/nvidia0"])?;
         let baselines = site.cluster.base().join("opt/baselines");
         std::fs::create_dir_all(&baselines).unwrap();
         std::fs::write(baselines.join("cuda.toml"), BASELINES).unwrap();
@@ -68,12 +76,34 @@ impl Site {
 
     /// The report of a job of both nodes and what its user saw.
     fn run(&self, number: u32, checks: &str) -> (Value, String) {
-        let args = ["-N2", "--gres=gpu:1", "--sanity-fail-action=retain", checks, "echo", "started"];
-        let srun = self.cluster.srun(args).timeout(LONG).run().unwrap();
+        self.run_on(&["-N2"], number, checks)
+    }
+
+    /// The same of a job on these nodes.
+    fn run_on(&self, nodes: &[&str], number: u32, checks: &str) -> (Value, String) {
+        let args = ["--gres=gpu:1", "--sanity-fail-action=retain", checks, "echo", "started"];
+        let srun = self.cluster.srun(nodes.iter().copied().chain(args)).timeout(LONG).run().unwrap();
         let said = format!("{}{}", srun.stderr, srun.stdout);
         let report = self.cluster.report(JobId(number), 1).unwrap_or_else(|_| panic!("{said}"));
-        self.cluster.wait_idle(2, LONG).unwrap();
+        self.cluster.wait_idle(self.cluster.nodes().len(), LONG).unwrap();
         (report, said)
+    }
+
+    /// Puts a cuBLASLt that computes wrongly beside the helpers. `element` says which one of a product is wrong: `seen`
+    /// is compared with its exact value, `unseen` is told by the bits of the whole product alone.
+    fn install_flipping(&self, element: &str) {
+        let built =
+            std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples").join(FLIPPING);
+        assert!(
+            built.exists(),
+            "{} is not built; `cargo build -p kernels --examples` makes it",
+            built.display()
+        );
+        let folder = self.cluster.base().join("opt");
+        std::fs::copy(built, folder.join(FLIPPING)).unwrap();
+        let real = std::env::var("AIMASTER_CUBLAS_LT").unwrap_or_default();
+        let conf = format!("cublas_lt={real}\nelement={element}\n");
+        std::fs::write(folder.join(format!("{FLIPPING}.conf")), conf).unwrap();
     }
 }
 
@@ -182,6 +212,50 @@ fn a_worker_that_is_killed_or_stopped_is_named_and_the_gpu_lives_on() {
     // The GPU serves the next job.
     let (report, _) = site.run(3, "--sanity-check=gemm_flops");
     assert_eq!(report["outcome"], "PASS", "{report:#}");
+}
+
+/// The GPUs with this status, in order.
+fn with_status<'r>(report: &'r Value, status: &str) -> Vec<&'r str> {
+    let gpus = items(report).filter(|item| item["status"] == status && item["subject"]["kind"] == "gpu");
+    gpus.filter_map(|item| item["subject"]["name"].as_str()).collect()
+}
+
+#[test]
+fn a_wrong_bit_of_one_gpu_is_its_fail_and_nobody_elses() {
+    let _machine = serial().unwrap();
+    let Some(site) = Site::sharing(3) else { return };
+    // Nodes that share a GPU are alike in speed only over a while.
+    let policy = format!("{}seconds_per_check = 2.0\n", site.policy);
+    product::set_policy(&site.cluster, &policy).unwrap();
+    let own: String = policy
+        .lines()
+        .filter(|line| !line.starts_with("cublas_lt"))
+        .fold(String::new(), |text, line| text + line + "\n");
+    let own = format!("{own}cublas_lt = '/opt/aimaster/{FLIPPING}'\n");
+    let own = product::policy_text(&site.cluster, &own).unwrap();
+    let _fault = site.cluster.set_node_policy("n2", &own).unwrap();
+    let (bits, exact) = ("other bits than that of 2 others", "sampled elements of the product are wrong");
+    for (number, element, why) in [(1, "unseen", bits), (2, "seen", exact)] {
+        site.install_flipping(element);
+        let (report, said) = site.run_on(&["-N3"], number, "--sanity-check=gemm_flops");
+        println!("{said}");
+        table(&report);
+        assert_eq!(report["outcome"], "FAIL", "{report:#}");
+        assert_eq!(with_status(&report, "FAIL"), ["n2/gpu0"]);
+        assert_eq!(with_status(&report, "PASS"), ["n1/gpu0", "n3/gpu0"]);
+        assert!(items(&report).any(|item| item["message"].as_str().is_some_and(|text| text.contains(why))));
+    }
+    // Of two that differ nobody knows which is wrong, unless one of them is seen to be.
+    for (number, element, outcome) in [(3, "unseen", "SUSPECT"), (4, "seen", "FAIL")] {
+        site.install_flipping(element);
+        let (report, said) = site.run_on(&["-N2", "-wn1,n2"], number, "--sanity-check=gemm_flops");
+        println!("{said}");
+        table(&report);
+        assert_eq!(report["outcome"], outcome, "{report:#}");
+        let named = if outcome == "FAIL" { vec!["n2/gpu0"] } else { vec!["n1/gpu0", "n2/gpu0"] };
+        assert_eq!(with_status(&report, outcome), named);
+    }
+    assert!(site.cluster.drained().unwrap().is_empty());
 }
 
 /// Takes all but a little of the first GPU's memory and says so.

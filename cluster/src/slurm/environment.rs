@@ -57,6 +57,8 @@ pub struct JobEnv {
     pub constraints: Option<String>,
     /// GPUs of the job on this node, as Slurm lists them.
     pub gpus: Option<String>,
+    /// Whether these are shares of a GPU by MPS: gres/mps says so to a prolog by the share, gres/shard says nothing.
+    pub mps: bool,
     /// The configuration in use.
     pub slurm_conf: Option<PathBuf>,
     /// The heterogeneous job that it is a component of.
@@ -83,6 +85,7 @@ impl JobEnv {
         let partition = vars.text("SLURM_JOB_PARTITION");
         let constraints = vars.text("SLURM_JOB_CONSTRAINTS");
         let gpus = vars.text("SLURM_JOB_GPUS");
+        let mps = vars.value("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").is_some();
         let slurm_conf = vars.path("SLURM_CONF");
         match (job_id, uid, cluster, node, me) {
             (Some(job_id), Some(uid), Some(cluster), Some(node), Some(me)) if vars.errors.is_empty() => {
@@ -101,6 +104,7 @@ impl JobEnv {
                     partition,
                     constraints,
                     gpus,
+                    mps,
                     slurm_conf,
                     het_job_id,
                 })

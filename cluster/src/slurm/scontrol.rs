@@ -182,6 +182,25 @@ impl Scontrol {
         }
     }
 
+    /// The kinds of GRES that the job holds.
+    ///
+    /// # Errors
+    /// See [`ScontrolError`].
+    pub async fn job_gres(
+        &self,
+        id: u32,
+        deadline: Instant,
+    ) -> Result<std::collections::BTreeSet<String>, ScontrolError> {
+        let ask = |target: String| async move {
+            self.scontrol(&["--details", "show", "job", &target], deadline).await
+        };
+        let (mut command, mut said) = ask(id.to_string()).await?;
+        if let Some(alone) = show::selector(&said, id) {
+            (command, said) = ask(alone).await?;
+        }
+        show::gres(&said, id).map_err(|source| ScontrolError::Output { command, source })
+    }
+
     async fn queued_job(&self, id: u32, deadline: Instant) -> Result<JobView, ScontrolError> {
         let (command, said) = self.run(&self.squeue, &queue::arguments(&id.to_string()), deadline).await?;
         queue::job(&said, id).map_err(|source| ScontrolError::Output { command, source })

@@ -193,6 +193,21 @@ pub fn job(text: &str, id: u32) -> Result<JobView, ShowError> {
     })
 }
 
+/// The kinds of GRES that the job `id` holds, such as `gpu` or `shard`, in the output of `scontrol --details show job`.
+///
+/// # Errors
+/// The job is not there, or the output can't be believed.
+pub fn gres(text: &str, id: u32) -> Result<BTreeSet<String>, ShowError> {
+    let record = Record::find(text, &format!("JobId={id}"), &format!("job {id}"))?;
+    // With details this line is always there, so that a name that imitates it makes two of them.
+    let all = record.needed("JOB_GRES")?;
+    let kinds = first(&all).split(',').map(|one| {
+        let one = one.strip_prefix("gres:").or_else(|| one.strip_prefix("gres/")).unwrap_or(one);
+        one.split([':', '=', '(']).next().unwrap_or("").to_owned()
+    });
+    Ok(kinds.filter(|kind| !kind.is_empty()).collect())
+}
+
 /// A node in the output of `scontrol show node`.
 ///
 /// # Errors

@@ -127,3 +127,18 @@ pub enum CudaError {
         reason: String,
     },
 }
+
+/// `CUBLAS_STATUS_NOT_SUPPORTED`: what the library says of a product that it knows no way for.
+const NOT_SUPPORTED: i32 = 15;
+
+impl CudaError {
+    /// Whether the GPU or the library has no such thing: nothing is broken.
+    #[must_use]
+    pub fn is_not_offered(&self) -> bool {
+        match self {
+            Self::Unsupported { .. } | Self::NoAlgorithm { .. } => true,
+            Self::Blas { code, .. } => *code == NOT_SUPPORTED,
+            _ => false,
+        }
+    }
+}

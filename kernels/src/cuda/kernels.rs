@@ -143,7 +143,26 @@ impl Kernels {
         collective: Collective,
         limit: Limit<'_>,
     ) -> Result<u64, CudaError> {
-        let count = buffer.len() as u64;
+        self.count_wrong_in(stream, buffer, buffer.len(), collective, limit)
+    }
+
+    /// The same for a collective that filled only the first `elements` of the buffer.
+    ///
+    /// # Errors
+    /// As above, or the buffer is shorter.
+    pub fn count_wrong_in(
+        &self,
+        stream: &Stream,
+        buffer: &DeviceBuffer<f32>,
+        elements: usize,
+        collective: Collective,
+        limit: Limit<'_>,
+    ) -> Result<u64, CudaError> {
+        if elements > buffer.len() {
+            let what = format!("{elements} elements of a buffer of {}", buffer.len());
+            return Err(self.context.size_error(what));
+        }
+        let count = elements as u64;
         let form = collective
             .expected(count)
             .ok_or_else(|| self.context.size_error(format!("{collective:?} into {count} elements")))?;
@@ -160,7 +179,7 @@ impl Kernels {
                 Wide(wrong),
             ];
             // SAFETY: the kernel takes an address, three 64-bit and three 32-bit numbers and an address; it reads
-            // `count` floats, divides by a chunk that is not zero, and adds to one 64-bit number.
+            // `count` floats, no more than the buffer has, divides by a chunk that is not zero, and adds to one 64-bit number.
             unsafe { self.launch(self.count_wrong, stream, count, &arguments) }
         })
     }

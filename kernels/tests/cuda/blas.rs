@@ -137,3 +137,57 @@ fn a_right_product_passes_and_a_wrong_bit_does_not() {
         assert!(sampled.worst.is_nan() || sampled.worst > 0.1, "{}", sampled.worst);
     }
 }
+
+/// The example of that name, which cargo builds beside the tests.
+fn example(name: &str) -> std::path::PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    tests.ancestors().nth(2).unwrap().join("examples").join(name)
+}
+
+/// The bits of a product of the real library, or of the one that flips a bit of this element, and how many of the
+/// first samples are wrong.
+fn product(fake: &Fake, element: Option<&str>) -> (u64, usize) {
+    let mut libraries = fake.libraries.clone();
+    if let Some(element) = element {
+        // A name for each, since a library is loaded once.
+        let flipping = fake.folder().join(format!("libflipping-{element}.so"));
+        std::fs::copy(example("libflipping_cublas_lt.so"), &flipping).unwrap();
+        let folder = fake.folder().display();
+        let conf = format!("cublas_lt={folder}\ndriver={folder}\nelement={element}\n");
+        std::fs::write(fake.folder().join(format!("libflipping-{element}.so.conf")), conf).unwrap();
+        libraries.cublas_lt = Some(flipping);
+    }
+    let context = fake.context();
+    let (stream, kernels) = (Stream::new(&context).unwrap(), Kernels::load(&context).unwrap());
+    let lt = CublasLt::open(&libraries, &context).unwrap();
+    assert_eq!(lt.version(), "13.1.0");
+    let mut gemm = Gemm::new(&lt, &kernels, &stream, SMALL, within(LONG)).unwrap();
+    let bits = gemm.checksum(&kernels, &stream, within(LONG)).unwrap();
+    let again = gemm.checksum(&kernels, &stream, within(LONG)).unwrap();
+    assert_eq!(bits, again, "it is wrong in the same way each time");
+    (bits, gemm.sample(&stream, 4, within(LONG)).unwrap().wrong.len())
+}
+
+#[test]
+fn a_bit_that_a_library_flips_is_told_by_the_bits_and_where_it_is_looked_at_by_the_value() {
+    let (fake, _switches) = fakes();
+    let (right, none) = product(&fake, None);
+    let (unseen, still_none) = product(&fake, Some("unseen"));
+    let (seen, one) = product(&fake, Some("seen"));
+    assert_eq!((none, still_none, one), (0, 0, 1));
+    assert!(unseen != right && seen != right && seen != unseen, "{right} {unseen} {seen}");
+}
+
+#[test]
+fn where_fp8_is_not_offered_that_is_no_fault() {
+    let (fake, switches) = fakes();
+    let fp8 = Shape { operand: Operand::E4m3, ..SMALL };
+    // An older GPU, and a library without an algorithm.
+    assert!(error(gemm(&fake, fp8)).is_not_offered());
+    fake.set("fake_capability", 90);
+    assert!(gemm(&fake, fp8).is_ok());
+    switches.set("fake_suggestions", 0);
+    assert!(error(gemm(&fake, fp8)).is_not_offered());
+    let missing = Libraries { cublas_lt: Some("/nowhere".into()), ..Libraries::default() };
+    assert!(!error(CublasLt::open(&missing, &fake.context())).is_not_offered());
+}

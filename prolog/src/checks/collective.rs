@@ -127,30 +127,40 @@ pub(super) async fn ask(
     }
 }
 
-/// Bandwidth and correctness of `subject`.
+/// Bandwidth at each size, and correctness, of `subject`.
 pub(super) fn numbers(
     cx: &Context<'_>,
     subject: Subject,
     (collective, busbw): (Collective, &Busbw),
     span: Span,
 ) -> Vec<Measurement> {
-    let mut rate = cx.measurement(Metric::Busbw, subject.clone(), busbw.gb_per_s, span);
-    rate.samples.clone_from(&busbw.samples);
-    rate.bytes = (cx.policy.engine == Engine::Cuda).then_some(busbw.bytes);
     let what = collective.plural();
-    rate.detail = if busbw.limited {
+    let by_size = cx.policy.engine == Engine::Cuda;
+    let detail = if busbw.limited {
         format!("the limit ran out: {} bytes in {:.2} s", busbw.moved_bytes, busbw.seconds)
+    } else if by_size {
+        format!("{} {what} in {:.2} s", busbw.iterations, busbw.seconds)
     } else {
-        let smaller: String =
-            busbw.smaller.iter().map(|(bytes, rate)| format!("; {bytes} bytes {rate:.1} GB/s")).collect();
-        format!("{} bytes, {} {what} in {:.2} s{smaller}", busbw.bytes, busbw.iterations, busbw.seconds)
+        format!("{} bytes, {} {what} in {:.2} s", busbw.bytes, busbw.iterations, busbw.seconds)
     };
-    let correct = busbw.right.map(|right| {
-        let mut correct = cx.measurement(Metric::Correct, subject, right, span);
+    let rate = |bytes: u64, gb_per_s: f64| {
+        let mut rate = cx.measurement(Metric::Busbw, subject.clone(), gb_per_s, span);
+        // A collective that gave out belongs to no size.
+        rate.bytes = Some(bytes).filter(|bytes| by_size && *bytes > 0);
+        rate.detail.clone_from(&detail);
+        rate
+    };
+    let mut largest = rate(busbw.bytes, busbw.gb_per_s);
+    largest.samples.clone_from(&busbw.samples);
+    let mut numbers: Vec<Measurement> =
+        busbw.smaller.iter().map(|(bytes, gb_per_s)| rate(*bytes, *gb_per_s)).collect();
+    numbers.push(largest);
+    numbers.extend(busbw.right.map(|right| {
+        let mut correct = cx.measurement(Metric::Correct, subject.clone(), right, span);
         correct.detail = format!("{} {what} verified", busbw.iterations);
         correct
-    });
-    std::iter::once(rate).chain(correct).collect()
+    }));
+    numbers
 }
 
 /// Ways that do not work, each once: several ranks may have met the same one.

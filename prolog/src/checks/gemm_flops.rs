@@ -35,7 +35,13 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
         return Err(cx.starved("matrix product"));
     }
     if cx.policy.engine == Engine::Cuda {
-        return Ok(of_gpus(cx, &products, span));
+        let mut measurements = of_gpus(cx, &products, span);
+        // Half a window: fp8 products take half the time of the others.
+        let request = Request::Fp8Product { window_ms: window_ms.div_ceil(2), limit_ms };
+        let (reply, span) = cx.call(request, limit_ms).await?;
+        let Reply::Product(fp8) = reply else { return Err(cx.nonsense(&reply)) };
+        measurements.extend(in_fp8(cx, &fp8, span));
+        return Ok(measurements);
     }
     let subject = Subject::Node { node: cx.me };
     let mut flops = cx.measurement(Metric::Flops, subject.clone(), products.tflop_per_s, span);
@@ -43,6 +49,24 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
     flops.samples = products.per_rank;
     let correct = cx.measurement(Metric::Correct, subject, products.right, span);
     Ok(vec![flops, correct])
+}
+
+/// The same of the products in fp8, of the GPUs that have it.
+fn in_fp8(cx: &Context<'_>, products: &Products, span: Span) -> Vec<Measurement> {
+    let has_none = |gpu: &Subject| {
+        (0..).zip(&products.per_rank).any(|(rank, rate)| *rate == 0.0 && cx.gpu(rank) == *gpu)
+    };
+    let mut measurements = of_gpus(cx, products, span);
+    measurements.retain(|one| !has_none(&one.subject));
+    for one in &mut measurements {
+        match one.metric {
+            Metric::Flops => one.metric = Metric::Fp8Flops,
+            Metric::Fingerprint => one.detail.push_str(", fp8"),
+            _ if !one.detail.is_empty() => one.detail.insert_str(0, "in fp8 "),
+            _ => {}
+        }
+    }
+    measurements
 }
 
 /// The rate, the right results and the bits of each GPU's product.

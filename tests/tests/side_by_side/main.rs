@@ -11,5 +11,6 @@ mod launch_gate;
 mod links_down;
 mod lost_helpers;
 mod reports;
+mod shared_gpus;
 mod submission;
 mod targets;

@@ -16,12 +16,12 @@ use super::gpu::{Gpu, Held, Members, limit, nccl_limit, words};
 use super::ranks::Ranks;
 use crate::protocol::{Busbw, Collected, Collective, Member, Reply, Tag, Unreachable};
 
-/// Sizes of messages: where latency rules, where bandwidth begins, and where NVLink's is reached. Larger ones are left
-/// out where the window or the memory is too short for them.
+/// Sizes of messages: where latency rules, where bandwidth begins, and where NVLink's is reached. One of which a single
+/// collective would take a window is left out, and so are those that the memory is too small for.
 const SIZES: [usize; 3] = [4 << 20, 64 << 20, 1 << 30];
 
-/// The message whose result is verified: every element of it.
-const VERIFIED: usize = 4 << 20;
+/// Times that a fast size is measured in a row; their median counts, since one slow moment is long beside all of one.
+const BATCHES: usize = 5;
 
 /// Untimed collectives of a size, so that buffers are registered and rings are warm.
 const WARM_UP: usize = 2;
@@ -220,7 +220,7 @@ fn not_joined(error: &NcclError) -> Failure {
     }
 }
 
-/// Verifies, then times the sizes that fit.
+/// Verifies and times the sizes that fit.
 pub(super) fn measure(
     gpu: &mut Gpu,
     seat: &Seat,
@@ -242,29 +242,47 @@ pub(super) fn measure(
         stream: &gpu.stream,
         until,
     };
-    let mut measured = Measured { right: rank.verify()?, ..Measured::default() };
+    rank.kernels.fill_rank(rank.stream, &mut rank.memory.send, rank.place.rank).map_err(cuda)?;
+    let mut measured = Measured { right: true, ..Measured::default() };
     let most = -rank.greatest(-(rank.memory.bytes() as f64))?;
     let share = window.as_secs_f64() / SIZES.len() as f64;
     let mut last: Option<(usize, f64)> = None;
     for bytes in SIZES.into_iter().filter(|bytes| *bytes as f64 <= most) {
         // What the last size took tells what this one will.
         let guess = last.map_or(0.0, |(before, seconds)| seconds * bytes as f64 / before as f64);
-        if guess * (*TIMED.start() + WARM_UP) as f64 > share * 2.0 {
+        if guess > window.as_secs_f64() {
             break;
         }
-        let trial = rank.timed(bytes, WARM_UP)?;
+        measured.right &= rank.verify(bytes)?;
+        let warm_up = if guess * WARM_UP as f64 > share { 1 } else { WARM_UP };
+        let trial = rank.timed(bytes, warm_up)?;
         let trial = rank.greatest(trial)?;
         let fit = if trial > 0.0 { share / trial } else { 0.0 };
         let times = (fit as usize).clamp(*TIMED.start(), *TIMED.end());
-        let seconds = rank.timed(bytes, times)?;
-        let seconds = rank.greatest(seconds)?;
+        let batches = if times == *TIMED.end() { BATCHES } else { 1 };
+        // One that is so slow was timed well enough.
+        let (times, seconds) = if trial > share {
+            (0, trial)
+        } else {
+            let mine = (0..batches).map(|_| rank.timed(bytes, times)).collect::<Result<Vec<f64>, _>>()?;
+            (times * batches, rank.greatest(median(mine))?)
+        };
         let factor = collective.bus_factor(seat.place.ranks as usize);
         measured.sizes.push((bytes as u64, factor * bytes as f64 / seconds / 1e9));
-        measured.iterations += (times + WARM_UP) as u64;
-        measured.seconds += seconds * times as f64;
+        measured.iterations += (times + warm_up + 1) as u64;
+        measured.seconds += seconds * (times + warm_up + 1) as f64;
         last = Some((bytes, seconds));
     }
     Ok(measured)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+fn cuda(error: cuda::CudaError) -> Failure {
+    Failure::Own(words(error))
 }
 
 /// The same collective as the kernels that verify it know it.
@@ -289,42 +307,39 @@ struct Rank<'r> {
 }
 
 impl Rank<'_> {
-    /// Whether every element is right.
-    fn verify(&mut self) -> Result<bool, Failure> {
-        let own = |error: cuda::CudaError| Failure::Own(words(error));
+    /// Whether every element of one collective is right.
+    fn verify(&mut self, bytes: usize) -> Result<bool, Failure> {
         // All chunks are of the same size, and the whole result is looked at.
-        let chunk = VERIFIED / size_of::<f32>() / self.place.ranks as usize;
+        let chunk = bytes / size_of::<f32>() / self.place.ranks as usize;
         let elements = chunk.max(1) * self.place.ranks as usize;
-        let mut small = kernels::collective::Memory::new(self.kernels.context(), elements * size_of::<f32>())
-            .map_err(own)?;
-        self.kernels.fill_rank(self.stream, &mut small.send, self.place.rank).map_err(own)?;
-        small.receive.zero(self.stream).map_err(own)?;
-        let bytes = small.bytes();
-        enqueue(self.comm, self.expected, &mut small, bytes, self.stream, nccl_limit(self.until))
+        // What an earlier one left must not pass for this one's.
+        self.memory.receive.zero(self.stream).map_err(cuda)?;
+        let bytes = elements * size_of::<f32>();
+        enqueue(self.comm, self.expected, self.memory, bytes, self.stream, nccl_limit(self.until))
             .map_err(|error| died(&error))?;
         self.wait()?;
+        let received = &self.memory.receive;
         let wrong = self
             .kernels
-            .count_wrong(self.stream, &small.receive, self.expected, limit(self.until))
-            .map_err(own)?;
+            .count_wrong_in(self.stream, received, elements, self.expected, limit(self.until))
+            .map_err(cuda)?;
         Ok(wrong == 0)
     }
 
     /// Seconds of one of several collectives, by the GPU's clock.
     fn timed(&mut self, bytes: usize, times: usize) -> Result<f64, Failure> {
-        let own = |error: cuda::CudaError| Failure::Own(words(error));
         let (begin, end) = (
-            Event::new(self.kernels.context()).map_err(own)?,
-            Event::new(self.kernels.context()).map_err(own)?,
+            Event::new(self.kernels.context()).map_err(cuda)?,
+            Event::new(self.kernels.context()).map_err(cuda)?,
         );
-        begin.record(self.stream).map_err(own)?;
+        begin.record(self.stream).map_err(cuda)?;
         for _ in 0..times {
             enqueue(self.comm, self.expected, self.memory, bytes, self.stream, nccl_limit(self.until))
                 .map_err(|error| died(&error))?;
         }
-        end.record(self.stream).map_err(own)?;
+        end.record(self.stream).map_err(cuda)?;
         self.wait()?;
-        Ok(begin.ms_until(&end).map_err(own)? / 1e3 / times.max(1) as f64)
+        Ok(begin.ms_until(&end).map_err(cuda)? / 1e3 / times.max(1) as f64)
     }
 
     fn wait(&mut self) -> Result<(), Failure> {
@@ -333,19 +348,18 @@ impl Rank<'_> {
 
     /// The greatest of a number that each rank has, to the precision of a float: what all of them decide by.
     fn greatest(&mut self, mine: f64) -> Result<f64, Failure> {
-        let own = |error: cuda::CudaError| Failure::Own(words(error));
         let ranks = self.place.ranks as usize;
         let gather = cuda::Collective::AllGather { ranks: self.place.ranks };
         let mut small = kernels::collective::Memory::new(self.kernels.context(), ranks * size_of::<f32>())
-            .map_err(own)?;
+            .map_err(cuda)?;
         let mut values = vec![0.0_f32; ranks];
         values[0] = mine as f32;
-        small.send.write(self.stream, &values, limit(self.until)).map_err(own)?;
+        small.send.write(self.stream, &values, limit(self.until)).map_err(cuda)?;
         let bytes = small.bytes();
         enqueue(self.comm, gather, &mut small, bytes, self.stream, nccl_limit(self.until))
             .map_err(|error| died(&error))?;
         self.wait()?;
-        let all = small.receive.read(self.stream, limit(self.until)).map_err(own)?;
+        let all = small.receive.read(self.stream, limit(self.until)).map_err(cuda)?;
         Ok(all.into_iter().map(f64::from).fold(f64::NEG_INFINITY, f64::max))
     }
 }

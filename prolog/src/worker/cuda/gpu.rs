@@ -92,6 +92,16 @@ impl Gpu {
         self.gemm.as_ref().ok_or_else(|| "the product is gone".to_owned())
     }
 
+    /// The product in fp8; `None` where the GPU or the library offers none. It is not kept: one check needs it.
+    pub(super) fn fp8_product(&self, limit: Limit<'_>) -> Result<Option<Gemm>, String> {
+        let shape = Shape { n: SIZE, operand: Operand::E4m3, output: Output::Bf16 };
+        match Gemm::new(&self.blas, &self.kernels, &self.stream, shape, limit) {
+            Ok(gemm) => Ok(Some(gemm)),
+            Err(error) if error.is_not_offered() => Ok(None),
+            Err(error) => Err(words(error)),
+        }
+    }
+
     /// The memory of collectives: as much as there is, up to the largest message.
     pub(super) fn memory(&mut self) -> Result<&mut Memory, String> {
         if self.memory.is_none() {

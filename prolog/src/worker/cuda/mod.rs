@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernels::cuda::Driver;
+use kernels::cuda::{Driver, Operand};
 use kernels::nccl::Nccl;
 
 use super::host::Host;
@@ -66,7 +66,10 @@ impl Cuda {
         };
         Some(match request {
             &Request::Product { window_ms, limit_ms, .. } => {
-                product::run(&self.ranks, Duration::from_millis(window_ms), &until(limit_ms))
+                product::run(&self.ranks, Operand::Bf16, Duration::from_millis(window_ms), &until(limit_ms))
+            }
+            &Request::Fp8Product { window_ms, limit_ms } => {
+                product::run(&self.ranks, Operand::E4m3, Duration::from_millis(window_ms), &until(limit_ms))
             }
             &Request::WakeUp { window_ms, limit_ms, .. } => {
                 launch::run(&self.ranks, Duration::from_millis(window_ms), &until(limit_ms))

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use kernels::cuda::tflops;
+use kernels::cuda::{Gemm, Kernels, Operand, Stream, tflops};
 
 use super::super::timed::Until;
 use super::gpu::{Gpu, SIZE, limit, words};
@@ -17,7 +17,7 @@ const WINDOWS: u32 = 4;
 const SAMPLES: usize = 256;
 
 /// What one GPU did.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Multiplied {
     tflop_per_s: f64,
     products: f64,
@@ -28,10 +28,10 @@ struct Multiplied {
 }
 
 /// Multiplies on all GPUs for `window`.
-pub(super) fn run(ranks: &Ranks<Gpu>, window: Duration, until: &Until) -> Reply {
+pub(super) fn run(ranks: &Ranks<Gpu>, operand: Operand, window: Duration, until: &Until) -> Reply {
     let until = until.clone();
     let all = until.clone();
-    let done = ranks.each(&all, move |_, gpu| multiply(gpu, window, &until));
+    let done = ranks.each(&all, move |_, gpu| multiply(gpu, operand, window, &until));
     let mut products = Products {
         products: 0,
         seconds: 0.0,
@@ -45,7 +45,9 @@ pub(super) fn run(ranks: &Ranks<Gpu>, window: Duration, until: &Until) -> Reply 
     let mut wrong = 0.0;
     for (rank, one) in (0..).zip(done) {
         let one = match one {
-            Some(Ok(one)) => one,
+            Some(Ok(Some(one))) => one,
+            // A place that is kept for the rank.
+            Some(Ok(None)) => Multiplied::default(),
             Some(Err(message)) => return Reply::Failed { message },
             None => {
                 return Reply::Failed { message: format!("rank {rank}: its GPU did not end its products") };
@@ -56,7 +58,9 @@ pub(super) fn run(ranks: &Ranks<Gpu>, window: Duration, until: &Until) -> Reply 
         products.tflop_per_s += one.tflop_per_s;
         products.per_rank.push(one.tflop_per_s);
         products.fingerprints.push(one.fingerprint);
-        products.library = one.library;
+        if !one.library.is_empty() {
+            products.library = one.library;
+        }
         if let Some(why) = one.wrong {
             wrong += 1.0;
             products.wrong.push((rank, why));
@@ -66,11 +70,38 @@ pub(super) fn run(ranks: &Ranks<Gpu>, window: Duration, until: &Until) -> Reply 
     Reply::Product(products)
 }
 
-fn multiply(gpu: &mut Gpu, window: Duration, until: &Until) -> Result<Multiplied, String> {
+/// `None`: the GPU or the library offers no such product.
+fn multiply(
+    gpu: &mut Gpu,
+    operand: Operand,
+    window: Duration,
+    until: &Until,
+) -> Result<Option<Multiplied>, String> {
+    let library = gpu.library();
+    let multiplied = match operand {
+        Operand::Bf16 => {
+            gpu.product(limit(until))?;
+            let (stream, kernels) = (&gpu.stream, &gpu.kernels);
+            let Some(gemm) = gpu.gemm.as_mut() else { return Err("the product is gone".to_owned()) };
+            prove(gemm, kernels, stream, window, until)?
+        }
+        Operand::E4m3 => {
+            let Some(mut gemm) = gpu.fp8_product(limit(until))? else { return Ok(None) };
+            prove(&mut gemm, &gpu.kernels, &gpu.stream, window, until)?
+        }
+    };
+    Ok(Some(Multiplied { library, ..multiplied }))
+}
+
+/// The rate of a product, its bits, and whether it is right.
+fn prove(
+    gemm: &mut Gemm,
+    kernels: &Kernels,
+    stream: &Stream,
+    window: Duration,
+    until: &Until,
+) -> Result<Multiplied, String> {
     let limit = limit(until);
-    gpu.product(limit)?;
-    let (stream, kernels) = (&gpu.stream, &gpu.kernels);
-    let Some(gemm) = gpu.gemm.as_mut() else { return Err("the product is gone".to_owned()) };
     let fingerprint = gemm.checksum(kernels, stream, limit).map_err(words)?;
     let sampled = gemm.sample(stream, SAMPLES, limit).map_err(words)?;
     let mut times = Vec::new();
@@ -98,8 +129,8 @@ fn multiply(gpu: &mut Gpu, window: Duration, until: &Until) -> Result<Multiplied
     };
     let seconds = window.as_secs_f64();
     let products = if ms > 0.0 { seconds * 1e3 / ms } else { 0.0 };
-    let library = gpu.library();
-    Ok(Multiplied { tflop_per_s: tflops(SIZE, ms), products, seconds, fingerprint, library, wrong })
+    let (tflop_per_s, library) = (tflops(SIZE, ms), String::new());
+    Ok(Multiplied { tflop_per_s, products, seconds, fingerprint, library, wrong })
 }
 
 /// How many of the samples fit into a reply.

@@ -103,6 +103,7 @@ impl Host {
                 let until = Until::after(Duration::from_millis(*limit_ms), cancel);
                 transfer::run(self, *tag, *target, *bytes, &until)
             }
+            Request::Fp8Product { .. } => Reply::Failed { message: "processors have no fp8".to_owned() },
             Request::Listen(_) | Request::Open(_) | Request::Join { .. } | Request::Ping | Request::Stop => {
                 Reply::Failed { message: "this request is no primitive".to_owned() }
             }
