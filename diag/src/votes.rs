@@ -64,6 +64,7 @@ impl<'m> Votes<'m> {
             miss,
             samples: Vec::new(),
             detail,
+            facts: Vec::new(),
             started_at: measurement.started_at,
             finished_at: measurement.finished_at,
         }
@@ -89,6 +90,7 @@ mod tests {
                 bytes: None,
                 samples: Vec::new(),
                 detail: (*model).to_owned(),
+                facts: Vec::new(),
                 started_at: Timestamp::UNIX_EPOCH,
                 finished_at: Timestamp::UNIX_EPOCH,
             })

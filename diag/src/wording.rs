@@ -2,7 +2,7 @@
 
 use crate::check::CheckName;
 use crate::facts::Roster;
-use crate::judge::Evidence;
+use crate::judge::{Evidence, worse};
 use crate::measurement::{Metric, Subject};
 use crate::verdict::{Finding, Limit, Outcome, Status};
 
@@ -75,7 +75,7 @@ fn against(one: &Evidence) -> String {
         _ => format!("{} {}", quantity(one.metric, one.value), kind(one.metric)).trim_end().to_owned(),
     };
     if let Some(limit) = limit(one) {
-        let sign = if one.miss {
+        let sign = if worse(one.metric, one.value, limit.value) {
             side(one.metric)
         } else if side(one.metric) == '<' {
             '≥'
@@ -86,6 +86,9 @@ fn against(one: &Evidence) -> String {
     }
     if let Some(median) = one.median.filter(|_| matches!(one.metric, Metric::Flops | Metric::Busbw)) {
         text.push_str(&format!(", median of the others {}", quantity(one.metric, median)));
+    }
+    for fault in one.faults() {
+        text.push_str(&format!("; {fault}"));
     }
     text
 }

@@ -103,9 +103,12 @@ impl Host {
                 let until = Until::after(Duration::from_millis(*limit_ms), cancel);
                 transfer::run(self, *tag, *target, *bytes, &until)
             }
-            Request::Listen(_) | Request::Open(_) | Request::Join { .. } | Request::Ping | Request::Stop => {
-                Reply::Failed { message: "this request is no primitive".to_owned() }
-            }
+            Request::Listen(_)
+            | Request::Look(_)
+            | Request::Open(_)
+            | Request::Join { .. }
+            | Request::Ping
+            | Request::Stop => Reply::Failed { message: "this request is no primitive".to_owned() },
         }
     }
 
