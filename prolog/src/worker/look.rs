@@ -1,6 +1,8 @@
 //! What NVML and the kernel say of this node's GPUs, read on threads of their own: a driver that does not come back
 //! keeps a thread of this process, and the answer says so. Nothing is judged here.
 
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::path::Path;
