@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 
 use diag::facts::{Engine, GpuName, Joined, NodeFacts, NodeId, Roster, RosterEntry};
+use diag::gpu_facts::{Compared, Fact, Known};
 use serde::{Deserialize, Serialize};
 use tokio_util::bytes::{BufMut, Bytes, BytesMut};
 
@@ -79,7 +80,8 @@ pub(crate) fn check_facts(facts: &NodeFacts) -> Result<(), &'static str> {
     let texts =
         [Some(&facts.version), Some(&facts.request_digest), Some(&facts.libraries), facts.unable.as_ref()];
     let models = facts.gpus.iter().map(|gpu| &gpu.model);
-    if texts.into_iter().flatten().chain(models).any(|text| text.len() > MAX_FACT) {
+    let words = facts.known.facts.iter().map(|fact| &fact.words);
+    if texts.into_iter().flatten().chain(models).chain(words).any(|text| text.len() > MAX_FACT) {
         return Err("a text in its facts is longer than 1024 bytes");
     }
     if facts.rank_ports.len() > MAX_RANKS || facts.gpus.len() > MAX_RANKS {
@@ -96,18 +98,18 @@ pub(crate) struct WireRoster {
     nodes: Vec<(Option<WireNode>, Option<String>)>,
 }
 
-/// What many nodes have alike: version, digest, engine, GPUs, libraries.
-type Kind = (String, String, Engine, Vec<GpuName>, String);
+/// What many nodes have alike: version, digest, engine, GPUs, libraries, what is compared.
+type Kind = (String, String, Engine, Vec<GpuName>, String, Compared);
 
-/// Kind, believed address, seen address, ports, why unable.
-type WireNode = (u32, Option<IpAddr>, IpAddr, Vec<u16>, Option<String>);
+/// Kind, believed address, seen address, ports, what it knows of itself, why unable.
+type WireNode = (u32, Option<IpAddr>, IpAddr, Vec<u16>, Vec<Fact>, Option<String>);
 
 impl WireRoster {
     pub(crate) fn new(roster: &Roster) -> Self {
         let mut kinds = Vec::new();
         let mut kind_of = |facts: &NodeFacts| {
-            let NodeFacts { version, request_digest, engine, gpus, libraries, .. } = facts.clone();
-            let kind = (version, request_digest, engine, gpus, libraries);
+            let NodeFacts { version, request_digest, engine, gpus, libraries, known, .. } = facts.clone();
+            let kind = (version, request_digest, engine, gpus, libraries, known.compared);
             let at = kinds.iter().position(|known| *known == kind).unwrap_or_else(|| {
                 kinds.push(kind);
                 kinds.len() - 1
@@ -121,7 +123,8 @@ impl WireRoster {
                 let joined = entry.joined.as_ref().map(|joined| {
                     let facts = &joined.facts;
                     let kind = kind_of(facts);
-                    (kind, facts.address, joined.seen_address, facts.rank_ports.clone(), facts.unable.clone())
+                    let (ports, own) = (facts.rank_ports.clone(), facts.known.facts.clone());
+                    (kind, facts.address, joined.seen_address, ports, own, facts.unable.clone())
                 });
                 (joined, entry.absent_because.clone())
             })
@@ -142,8 +145,8 @@ impl WireRoster {
         let entry = |(name, (joined, absent_because)): (&String, (Option<WireNode>, Option<String>))| {
             let joined = match joined {
                 None => None,
-                Some((kind, address, seen_address, rank_ports, unable)) => {
-                    let (version, request_digest, engine, gpus, libraries) = self
+                Some((kind, address, seen_address, rank_ports, facts, unable)) => {
+                    let (version, request_digest, engine, gpus, libraries, compared) = self
                         .kinds
                         .get(kind as usize)
                         .cloned()
@@ -156,6 +159,7 @@ impl WireRoster {
                         rank_ports,
                         gpus,
                         libraries,
+                        known: Known { facts, compared },
                         unable,
                     };
                     Some(Joined { facts, seen_address })
@@ -171,7 +175,14 @@ impl WireRoster {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diag::gpu_facts::FactKind;
+    use diag::measurement::Subject;
     use proptest::prelude::*;
+
+    fn fact() -> Fact {
+        let subject = Subject::Gpu { node: 0, index: 3 };
+        Fact { subject, kind: FactKind::Cause, words: "a GPU 3: SM clock locked".into() }
+    }
 
     fn roster() -> Roster {
         let facts = |version: &str| NodeFacts {
@@ -182,6 +193,10 @@ mod tests {
             rank_ports: vec![1, 2],
             gpus: vec![GpuName { index: 3, model: "G".into() }],
             libraries: "NCCL 2".into(),
+            known: Known {
+                facts: vec![fact()],
+                compared: Compared { driver: Some("580".into()), ..Compared::default() },
+            },
             unable: Some("no".into()),
         };
         let joined =

@@ -11,6 +11,7 @@ use cluster::log::LogSink;
 use cluster::munge::{Munge, MungeError};
 use cluster::rendezvous::{JobKey, MeetConfig, meet};
 use diag::facts::{Engine, NodeFacts};
+use diag::gpu_facts::Known;
 
 /// A munged, as the user munge.
 struct Munged {
@@ -178,6 +179,7 @@ async fn nodes_meet_by_munge() {
             rank_ports: vec![],
             gpus: Vec::new(),
             libraries: String::new(),
+            known: Known::default(),
             unable: None,
         };
         tokio::spawn(meet(config, facts))

@@ -218,7 +218,9 @@ fn drains(case: Case<'_>) -> Vec<Drain> {
     }
     let mut drains: Vec<Drain> = Vec::new();
     let counts = |one: &&Finding| {
-        let by_site = one.check.is_some_and(|check| case.site_checks.contains(&check));
+        // What is known before the first check is known whichever check was asked for.
+        let by_site =
+            one.check.map_or(!case.site_checks.is_empty(), |check| case.site_checks.contains(&check));
         one.is_part_fault() && (by_site || case.policy.drain_on_user_request)
     };
     for finding in case.verdict.findings.iter().filter(counts) {
@@ -232,11 +234,14 @@ fn drains(case: Case<'_>) -> Vec<Drain> {
     drains
 }
 
-/// `aimaster: <check> <subject> <value><op><limit><unit> job=<id> n=<check_number>`.
+/// `aimaster: <check> <subject> <value><op><limit><unit> job=<id> n=<check_number>`; of what was known before the first
+/// check the words.
 fn reason(case: Case<'_>, finding: &Finding) -> String {
-    let check = finding.check.map_or_else(|| "meeting".to_owned(), |check| check.to_string());
     let tail = format!(" job={} n={}", case.job_id, case.check_number);
-    let mut head = format!("aimaster: {check} {}", wording::subject(case.roster, &finding.subject));
+    let mut head = match finding.check {
+        Some(check) => format!("aimaster: {check} {}", wording::subject(case.roster, &finding.subject)),
+        None => format!("aimaster: hardware {}", wording::brief(&finding.message)),
+    };
     if let Some(number) = number(finding) {
         head.push(' ');
         head.push_str(&number);

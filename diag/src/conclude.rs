@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::CheckName;
+use crate::explain;
 use crate::facts::{NodeId, Roster};
 use crate::findings::{blank, of_check};
+use crate::gpu_facts::FactKind;
 use crate::judge::Suite;
 use crate::measurement::Subject;
 use crate::plan::{CheckState, states};
@@ -34,28 +36,35 @@ pub fn verdict(
     stopped: Option<&str>,
 ) -> Verdict {
     let states = states(suite, roster, results);
+    let facts = &suite.hardware.facts;
     let mut findings = meeting(suite, roster);
-    let mut failed_before: BTreeMap<NodeId, CheckName> = BTreeMap::new();
+    let at_fault = explain::nodes_with(facts, FactKind::Fault);
+    let mut failed_before: BTreeMap<NodeId, String> =
+        at_fault.into_iter().map(|node| (node, "before the first check".to_owned())).collect();
     for state in &states {
         findings.extend(of_check(roster, state, &failed_before));
         for node in state.failed() {
-            failed_before.entry(node).or_insert(state.check);
+            failed_before.entry(node).or_insert_with(|| state.check.to_string());
         }
     }
+    let notes = explain::causes(facts, results, &mut findings);
     explain_disagreements(&mut findings);
     if let Some(why) = stopped {
         findings.push(out_of_time(suite, &states, why));
     }
     let (outcome, summary) = outcome(roster, &findings, caps);
-    Verdict { outcome, summary, timed_out: stopped.is_some(), findings }
+    Verdict { outcome, summary, timed_out: stopped.is_some(), findings, notes }
 }
 
-/// Nodes that did not join, can't measure, or differ from the leader.
+/// Nodes that did not join, can't measure, or differ from the leader, and what is known of the others.
 fn meeting(suite: &Suite, roster: &Roster) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let facts = &suite.hardware.facts;
+    let skipped = explain::nodes_with(facts, FactKind::Skip);
+    let mut findings = explain::known(facts);
     for (node, entry) in (0..).zip(&roster.nodes) {
         let trouble = match (&entry.joined, &entry.absent_because) {
-            (Some(joined), None) => joined.facts.unable.clone(),
+            // What need not work there need not be able to.
+            (Some(joined), None) => joined.facts.unable.clone().filter(|_| !skipped.contains(&node)),
             (_, Some(because)) => Some(because.clone()),
             (None, None) => Some("did not join the meeting of the job's nodes".into()),
         };
@@ -119,6 +128,17 @@ fn outcome(roster: &Roster, findings: &[Finding], caps: Caps) -> (Outcome, Strin
         let why = format!(
             "more than half of the nodes fail {check} in the same way: the fabric, the site or this software is \
              at fault, no single node"
+        );
+        return (Outcome::Environment, why);
+    }
+    let before = |one: &&Finding| one.check.is_none() && one.is_part_fault();
+    let broken: BTreeSet<NodeId> =
+        findings.iter().filter(before).flat_map(|one| one.subject.nodes()).collect();
+    if size >= ENVIRONMENT_MIN_NODES && broken.len() * 2 > size {
+        let why = format!(
+            "{} of {size} nodes are at fault before anything is measured: the site or this software is at fault, no \
+             single node",
+            broken.len()
         );
         return (Outcome::Environment, why);
     }

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::gpu_facts::Known;
+
 /// What measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -45,6 +47,9 @@ pub struct NodeFacts {
     /// Version of NCCL and of the driver's CUDA; empty on the host engine.
     #[serde(default)]
     pub libraries: String,
+    /// What it knows of its hardware before anything is measured; nothing on the host engine.
+    #[serde(default)]
+    pub known: Known,
     /// Why this node can't measure at all (missing library, worker did not start), if so.
     pub unable: Option<String>,
 }

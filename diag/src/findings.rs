@@ -36,12 +36,12 @@ pub fn blank(check: Option<CheckName>, status: Status, subject: Subject, message
     }
 }
 
-/// The findings of one check; `failed_before` says which check a node failed that sits this one out.
+/// The findings of one check; `failed_before` says what a node failed that sits this one out.
 #[must_use]
 pub fn of_check(
     roster: &Roster,
     state: &CheckState,
-    failed_before: &BTreeMap<NodeId, CheckName>,
+    failed_before: &BTreeMap<NodeId, String>,
 ) -> Vec<Finding> {
     let check = Some(state.check);
     let mut findings = Vec::new();
@@ -432,12 +432,13 @@ fn rates(look: &Look, subject: &Subject) -> Vec<Rate> {
 /// How close a number is to its limit, or how far beyond: 1 is at the limit, more is worse. Shares of right
 /// results and of reached ports strain only when they miss.
 fn strain(one: &Evidence) -> f64 {
-    let Some(limit) = &one.limit else { return 0.0 };
+    let broken = one.faults().next().is_some();
+    let Some(limit) = &one.limit else { return if broken { f64::MAX } else { 0.0 } };
     if !one.miss && matches!(one.metric, Metric::Correct | Metric::Reachable) {
         return -1.0;
     }
-    // Any wrong result or closed port outweighs any slowness.
-    if one.miss && matches!(one.metric, Metric::Correct | Metric::Reachable) {
+    // Any wrong result, closed port or fault that the part shows outweighs any slowness.
+    if broken || (one.miss && matches!(one.metric, Metric::Correct | Metric::Reachable)) {
         return f64::MAX;
     }
     let ratio = if one.metric.higher_is_better() { limit.value / one.value } else { one.value / limit.value };

@@ -4,10 +4,12 @@
 //! Nothing is measured here and nothing acted upon: a fact is a sentence with a subject, and who judges a measurement
 //! decides with it.
 
+mod compared;
 mod fabric;
 mod gpu;
 mod gpu_reading;
 pub mod ids;
+mod known;
 mod links;
 mod load;
 mod machine;
@@ -20,10 +22,12 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use self::reading::{GpuReading, NodeReading};
+use self::reading::{Device, GpuReading, NodeReading};
 use crate::facts::NodeId;
 use crate::measurement::Subject;
 
+pub use self::compared::Compared;
+pub use self::known::{Known, bounded, of_roster};
 pub use self::load::under_load;
 pub use self::pcie::path_under_load;
 
@@ -37,12 +41,15 @@ const BOOT_GRACE_S: u64 = 300;
 pub enum FactKind {
     /// The part is at fault.
     Fault,
-    /// Explains a slow result; no part is at fault, nobody is drained.
-    Cause,
     /// Checks of this subject do not apply.
     Skip,
     /// Keeps checks from doing their work until somebody mends it; nobody is drained.
     Error,
+    /// Explains a slow result; no part is at fault, nobody is drained. Of a GPU it explains all that the GPU does, of a
+    /// node or a network device what the node sends to others.
+    Cause,
+    /// Worth knowing; explains no number.
+    Note,
 }
 
 /// One thing that is known of a part, with what to do about it.
@@ -71,8 +78,6 @@ pub struct Needs {
     pub shm_bytes: u64,
     /// Memory that may be locked where RDMA devices are used, in bytes.
     pub memlock_bytes: u64,
-    /// RDMA devices that the policy names: they are in use whatever the other nodes do.
-    pub rdma: BTreeSet<String>,
 }
 
 /// What a node by itself tells.
@@ -88,29 +93,33 @@ pub fn of_node(node: NodeId, reading: &NodeReading, needs: &Needs) -> Vec<Fact> 
 }
 
 /// What only a look at all nodes of the job tells: versions that differ, links and ports that are down where those of
-/// the others are up.
+/// the others are up. `rdma`: devices that the policy names, which are in use whatever the other nodes do.
 #[must_use]
-pub fn among(nodes: &[(NodeId, &NodeReading)], needs: &Needs) -> Vec<Fact> {
+pub fn among(nodes: &[Placed<'_>], rdma: &BTreeSet<String>) -> Vec<Fact> {
     let mut facts = versions::facts(nodes);
     facts.extend(links::facts(nodes));
-    facts.extend(ports::facts(nodes, needs));
+    facts.extend(ports::facts(nodes, rdma));
     facts
 }
 
+/// A node, its name and what of it is compared.
+pub type Placed<'a> = (NodeId, &'a str, &'a Compared);
+
 /// A GPU's number on its node: that of its device file, as Slurm counts.
-fn number(gpu: &GpuReading) -> u32 {
-    gpu.device.minor.unwrap_or(gpu.device.index)
+#[must_use]
+pub fn number(device: &Device) -> u32 {
+    device.minor.unwrap_or(device.index)
 }
 
 fn subject(node: NodeId, gpu: &GpuReading) -> Subject {
-    Subject::Gpu { node, index: number(gpu) }
+    Subject::Gpu { node, index: number(&gpu.device) }
 }
 
 /// `n1 GPU 3 (0000:81:00.0)`.
 fn called(name: &str, gpu: &GpuReading) -> String {
     match &gpu.device.pci {
-        Some(address) => format!("{name} GPU {} ({address})", number(gpu)),
-        None => format!("{name} GPU {}", number(gpu)),
+        Some(address) => format!("{name} GPU {} ({address})", number(&gpu.device)),
+        None => format!("{name} GPU {}", number(&gpu.device)),
     }
 }
 

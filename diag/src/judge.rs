@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use crate::baseline::{Baselines, Conditions, LEAVE_OUT_MAX, OutlierRule, median, others};
 use crate::check::CheckName;
 use crate::facts::{Engine, NodeId, Roster, RosterEntry};
+use crate::gpu_facts::{self, Fact, FactKind};
 use crate::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult};
 use crate::verdict::Limit;
@@ -37,6 +38,10 @@ pub struct Hardware {
     pub gpus: Option<u32>,
     /// Whether NVLink multicast may be used.
     pub nvls: bool,
+    /// RDMA devices that the policy names: they are in use.
+    pub rdma: BTreeSet<String>,
+    /// What is known of the nodes before anything is measured.
+    pub facts: Vec<Fact>,
     /// Of each node the model and the number of its GPUs; on the host engine nothing.
     pub kinds: BTreeMap<NodeId, (String, usize)>,
 }
@@ -66,7 +71,9 @@ impl Suite {
             Some((gpus.first()?.model.clone(), gpus.len()))
         };
         let kinds = (0..).zip(&roster.nodes).filter_map(|(node, entry)| Some((node, kind(entry)?))).collect();
-        let hardware = Hardware { gpu: only(&models), gpus, nvls: self.hardware.nvls, kinds };
+        let rdma = self.hardware.rdma.clone();
+        let facts = gpu_facts::of_roster(roster, &rdma);
+        let hardware = Hardware { gpu: only(&models), gpus, nvls: self.hardware.nvls, rdma, facts, kinds };
         Self { hardware, ..self.clone() }
     }
 
@@ -112,6 +119,13 @@ pub struct Look {
     pub sight: Sight,
     /// Every number of the group, judged.
     pub evidence: Vec<Evidence>,
+}
+
+impl Evidence {
+    /// The faults that its subject showed.
+    pub fn faults(&self) -> impl Iterator<Item = &str> {
+        self.facts.iter().filter(|fact| fact.kind == FactKind::Fault).map(|fact| fact.words.as_str())
+    }
 }
 
 impl Look {
@@ -180,7 +194,7 @@ pub struct Evidence {
     pub limit: Option<Limit>,
     /// Median of the other like subjects in the round.
     pub median: Option<f64>,
-    /// Whether it misses the limit.
+    /// Whether it misses the limit, or the part showed a fault while it was taken.
     pub miss: bool,
     /// Whether it differs from what should be alike, and which of them is right is not known.
     pub tied: bool,
@@ -188,6 +202,8 @@ pub struct Evidence {
     pub samples: Vec<f64>,
     /// What a person should know.
     pub detail: String,
+    /// What its subject showed of itself meanwhile.
+    pub facts: Vec<Fact>,
     /// When it began.
     pub started_at: Timestamp,
     /// When it ended.
@@ -374,7 +390,9 @@ fn judged(suite: &Suite, result: &RoundResult, numbers: &Numbers<'_>, pairs: &Pe
             let limits = [suite.limit(judged_as, metric, bytes), outlier];
             let limit = limits.into_iter().flatten().reduce(|kept, other| stricter(metric, kept, other));
             let limit = limit.or_else(|| silence(suite.engine, metric, measurement.value));
-            let miss = limit.as_ref().is_some_and(|limit| worse(metric, measurement.value, limit.value));
+            let beyond = limit.as_ref().is_some_and(|limit| worse(metric, measurement.value, limit.value));
+            let broken = measurement.facts.iter().any(|fact| fact.kind == FactKind::Fault);
+            let miss = beyond || broken;
             Evidence {
                 metric,
                 bytes,
@@ -386,6 +404,7 @@ fn judged(suite: &Suite, result: &RoundResult, numbers: &Numbers<'_>, pairs: &Pe
                 tied: false,
                 samples: measurement.samples.clone(),
                 detail: measurement.detail.clone(),
+                facts: measurement.facts.clone(),
                 started_at: measurement.started_at,
                 finished_at: measurement.finished_at,
             }
@@ -420,7 +439,9 @@ fn judged_as(check: CheckName, subject: &Subject) -> CheckName {
     }
 }
 
-fn worse(metric: Metric, value: f64, than: f64) -> bool {
+/// Whether a value is on the wrong side of another.
+#[must_use]
+pub fn worse(metric: Metric, value: f64, than: f64) -> bool {
     if value.is_nan() {
         return true;
     }

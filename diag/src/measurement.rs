@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::CheckName;
 use crate::facts::NodeId;
+use crate::gpu_facts::Fact;
 
 /// What kind of quantity a number is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -201,6 +202,9 @@ pub struct Measurement {
     pub samples: Vec<f64>,
     /// What a person should know, such as the port that refused; empty if nothing.
     pub detail: String,
+    /// What its subject showed of itself meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub facts: Vec<Fact>,
     /// When it began, by the clock of the node that took it.
     pub started_at: Timestamp,
     /// When it ended.

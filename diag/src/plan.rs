@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::{CheckName, Phase, Scope};
 use crate::facts::{Engine, NodeFacts, NodeId, Roster};
+use crate::gpu_facts::FactKind;
 use crate::judge::{Evidence, Look, Sight, Suite, looks};
 use crate::localise::{PairState, pairs};
 use crate::measurement::{CheckError, Metric, Subject};
@@ -117,7 +118,7 @@ pub fn next(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Step {
 pub fn states(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Vec<CheckState> {
     let mut states: Vec<CheckState> = Vec::new();
     for &check in &suite.checks {
-        let mut nodes = participants(check.spec().phase, roster, &states);
+        let mut nodes = participants(check.spec().phase, suite, roster, &states);
         let unfit = unfit(check, roster, &nodes);
         nodes.retain(|node| !unfit.contains_key(node));
         let state = CheckState { unfit, ..state(suite, check, nodes, results) };
@@ -130,9 +131,15 @@ pub fn states(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Vec<Ch
     states
 }
 
-/// Able nodes, less those that failed an earlier phase and those that were lost or unable since.
-fn participants(phase: Phase, roster: &Roster, before: &[CheckState]) -> BTreeSet<NodeId> {
+/// Able nodes, less those that are known to be at fault or to have nothing to measure, those that failed an earlier phase
+/// and those that were lost or unable since.
+fn participants(phase: Phase, suite: &Suite, roster: &Roster, before: &[CheckState]) -> BTreeSet<NodeId> {
     let mut nodes: BTreeSet<NodeId> = roster.able().collect();
+    let out =
+        suite.hardware.facts.iter().filter(|fact| matches!(fact.kind, FactKind::Fault | FactKind::Skip));
+    for node in out.flat_map(|fact| fact.subject.nodes()) {
+        nodes.remove(&node);
+    }
     for state in before {
         for node in state.lost.keys() {
             nodes.remove(node);

@@ -42,6 +42,9 @@ pub struct Report {
     pub drained: Vec<String>,
     /// What could not be done, and what the user should know.
     pub errors: Vec<String>,
+    /// What is worth knowing of the hardware, beside the findings.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// One finding.
@@ -137,6 +140,7 @@ impl Report {
             items: verdict.findings.iter().map(|finding| item(roster, finding)).collect(),
             drained: Vec::new(),
             errors: decision.notes.clone(),
+            notes: verdict.notes.clone(),
         }
     }
 
@@ -155,7 +159,7 @@ impl Report {
         if !self.drained.is_empty() {
             _ = writeln!(text, "drained: {}", self.drained.join(", "));
         }
-        for error in &self.errors {
+        for error in self.errors.iter().chain(&self.notes) {
             _ = writeln!(text, "note: {error}");
         }
         let mut phase = None;

@@ -170,4 +170,6 @@ pub struct Verdict {
     pub timed_out: bool,
     /// In the order of checks, then subjects.
     pub findings: Vec<Finding>,
+    /// What is worth knowing of the hardware and explained nothing.
+    pub notes: Vec<String>,
 }

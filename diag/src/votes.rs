@@ -69,6 +69,7 @@ impl<'m> Votes<'m> {
             tied,
             samples: Vec::new(),
             detail,
+            facts: Vec::new(),
             started_at: measurement.started_at,
             finished_at: measurement.finished_at,
         }
@@ -94,6 +95,7 @@ mod tests {
                 bytes: None,
                 samples: Vec::new(),
                 detail: (*model).to_owned(),
+                facts: Vec::new(),
                 started_at: Timestamp::UNIX_EPOCH,
                 finished_at: Timestamp::UNIX_EPOCH,
             })

@@ -2,7 +2,7 @@
 
 use crate::check::CheckName;
 use crate::facts::Roster;
-use crate::judge::Evidence;
+use crate::judge::{Evidence, worse};
 use crate::measurement::{Metric, Subject};
 use crate::verdict::{Finding, Limit, Outcome, Rate, Status};
 
@@ -111,11 +111,14 @@ fn against(one: &Evidence) -> String {
         _ => format!("{}{}", quantity(one.metric, one.value), which(one.metric, one.bytes)),
     };
     if let Some(limit) = limit(one) {
-        let sign = sign(one.metric, one.miss);
+        let sign = sign(one.metric, worse(one.metric, one.value, limit.value));
         text.push_str(&format!(" {sign} {}", quantity(one.metric, limit.value)));
     }
     if let Some(median) = one.median.filter(|_| one.metric.is_rate()) {
         text.push_str(&format!(", median of the others {}", quantity(one.metric, median)));
+    }
+    for fault in one.faults() {
+        text.push_str(&format!("; {fault}"));
     }
     text
 }

@@ -2,7 +2,7 @@
 
 mod readings;
 
-use diag::gpu_facts::FactKind::{Cause, Error, Fault, Skip};
+use diag::gpu_facts::FactKind::{Cause, Error, Fault, Note, Skip};
 use diag::gpu_facts::reading::{
     ComputeMode, FabricState, Imex, Memlock, Memory, NodeReading, PciDevice, PeerMemory, Process,
     ProcessOwner, Recovery, Sharing, Shm,
@@ -104,7 +104,7 @@ fn who_else_uses_a_gpu_is_named_and_blames_no_part() {
 #[test]
 fn what_somebody_set_is_a_cause_and_no_fault() {
     check(&[
-        ("E11", |it| it.gpus[0].persistence = Some(false), &[(Cause, "1 gpu 0", &["persistence"])]),
+        ("E11", |it| it.gpus[0].persistence = Some(false), &[(Note, "1 gpu 0", &["persistence"])]),
         (
             "G10 application clocks",
             |it| it.gpus[0].clocks.sm_set_mhz = Some(1200),
@@ -188,7 +188,7 @@ fn broken_memory_is_a_fault_of_its_gpu_only() {
         (
             "I09 an action without a name",
             |it| it.gpus[1].recovery = Some(Recovery::Other(9)),
-            &[(Cause, "1 gpu 1", &["9"])],
+            &[(Note, "1 gpu 1", &["9"])],
         ),
     ]);
 }
@@ -203,7 +203,7 @@ fn a_gpu_that_is_gone_is_a_fault_and_the_others_are_judged_without_it() {
                 it.gpus[1].memory = None;
                 it.gpus[2].persistence = Some(false);
             },
-            &[(Fault, "1 gpu 1", &["fell off the bus", "Xid"]), (Cause, "1 gpu 2", &["persistence"])],
+            &[(Fault, "1 gpu 1", &["fell off the bus", "Xid"]), (Note, "1 gpu 2", &["persistence"])],
         ),
         (
             "F13, E18: on the bus, not in NVML",
@@ -331,7 +331,7 @@ fn settings_of_a_node_never_blame_it() {
         (
             "K10",
             |it| it.machine.modules = Some(vec!["nvidia".to_owned()]),
-            &[(Cause, "1 node", &["nvidia_uvm", "nvidia-modprobe -u"])],
+            &[(Note, "1 node", &["nvidia_uvm", "nvidia-modprobe -u"])],
         ),
         ("P02: nothing is known", |it| it.machine = diag::gpu_facts::reading::MachineReading::default(), &[]),
     ]);

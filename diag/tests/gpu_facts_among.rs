@@ -1,15 +1,15 @@
 //! Facts that only a look at all nodes of a job gives, by field case.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod readings;
 
 use std::collections::BTreeSet;
 
-use diag::facts::NodeId;
 use diag::gpu_facts::FactKind::{Cause, Error, Fault};
 use diag::gpu_facts::reading::{NodeReading, PciDevice};
-use diag::gpu_facts::{Fact, Needs, among};
+use diag::gpu_facts::{Compared, Fact, Known, Placed, among};
 use proptest::prelude::*;
-use readings::{Expected, assert_facts, needs, node};
+use readings::{Expected, assert_facts, node};
 
 /// Field case, nodes of the job, what is changed, what is expected.
 type Case = (&'static str, u32, fn(&mut [NodeReading]), &'static [Expected]);
@@ -18,25 +18,27 @@ fn job(size: u32) -> Vec<NodeReading> {
     (0..size).map(|number| node(&format!("n{number}"))).collect()
 }
 
-fn facts(nodes: &[NodeReading], needs: &Needs) -> Vec<Fact> {
-    let nodes: Vec<(NodeId, &NodeReading)> = (0..).zip(nodes).collect();
-    among(&nodes, needs)
+fn facts(nodes: &[NodeReading], rdma: &[&str]) -> Vec<Fact> {
+    let seen: Vec<Compared> = nodes.iter().map(Compared::from).collect();
+    let placed: Vec<Placed<'_>> =
+        (0..).zip(nodes).zip(&seen).map(|((node, of), seen)| (node, of.name.as_str(), seen)).collect();
+    among(&placed, &rdma.iter().map(|name| (*name).to_owned()).collect())
 }
 
 fn check(cases: &[Case]) {
     for (id, size, change, expected) in cases {
         let mut nodes = job(*size);
         change(&mut nodes);
-        assert_facts(id, &facts(&nodes, &needs()), expected);
+        assert_facts(id, &facts(&nodes, &[]), expected);
     }
 }
 
 #[test]
 fn healthy_jobs_of_every_size_give_no_fact() {
     for size in 1..10 {
-        assert_facts("healthy", &facts(&job(size), &needs()), &[]);
+        assert_facts("healthy", &facts(&job(size), &[]), &[]);
     }
-    assert_facts("nobody", &among(&[], &needs()), &[]);
+    assert_facts("nobody", &among(&[], &BTreeSet::new()), &[]);
 }
 
 #[test]
@@ -51,16 +53,16 @@ fn versions_that_differ_are_an_error_that_names_both() {
         (
             "N07: one of two, nobody is the odd one",
             2,
-            |it| it[1].nccl_version = Some("2.27.3".to_owned()),
-            &[(Error, "run", &["NCCL", "2.27.3 on n1", "2.28.9 on n0"])],
+            |it| it[1].driver_version = Some("570.86.15".to_owned()),
+            &[(Error, "run", &["GPU driver", "570.86.15 on n1", "580.159.03 on n0"])],
         ),
         (
-            "L11: one of many",
+            "N07: one of many",
             9,
-            |it| it[0].nccl_version = Some("2.31.2".to_owned()),
-            &[(Error, "0 node", &["n0 has NCCL 2.31.2", "and 4 more"])],
+            |it| it[0].driver_version = Some("570.86.15".to_owned()),
+            &[(Error, "0 node", &["n0 has GPU driver 570.86.15", "and 4 more"])],
         ),
-        ("one that does not say", 3, |it| it[1].nccl_version = None, &[]),
+        ("one that does not say", 3, |it| it[1].driver_version = None, &[]),
     ]);
 }
 
@@ -217,13 +219,11 @@ fn a_device_is_known_by_its_place_and_missed_when_it_is_gone() {
 
 #[test]
 fn a_device_that_the_policy_names_is_in_use() {
-    let mut needs = needs();
-    needs.rdma = BTreeSet::from(["mlx5_4".to_owned(), "mlx5_9".to_owned()]);
     let expected: &[Expected] = &[
         (Fault, "0 nic mlx5_4", &["the policy names it"]),
         (Error, "0 nic mlx5_9", &["no RDMA device mlx5_9"]),
     ];
-    assert_facts("policy", &facts(&job(1), &needs), expected);
+    assert_facts("policy", &facts(&job(1), &["mlx5_4", "mlx5_9"]), expected);
 }
 
 proptest! {
@@ -233,7 +233,7 @@ proptest! {
         let node = node % size;
         let mut nodes = job(size);
         nodes[node as usize].machine.rdma[port].ports[0].state = Some("DOWN".to_owned());
-        let facts = facts(&nodes, &needs());
+        let facts = facts(&nodes, &[]);
         prop_assert_eq!(facts.len(), 1);
         prop_assert_eq!(facts[0].kind, Fault);
         prop_assert_eq!(facts[0].subject.nodes(), vec![node]);
@@ -244,8 +244,21 @@ proptest! {
         let node = node % size;
         let mut nodes = job(size);
         nodes[node as usize].gpus[gpu as usize].links[link].active = Some(false);
-        let facts = facts(&nodes, &needs());
+        let facts = facts(&nodes, &[]);
         prop_assert_eq!(facts.len(), 1);
         prop_assert_eq!(&facts[0].subject, &diag::measurement::Subject::Gpu { node, index: gpu });
     }
+}
+
+// A thousand nodes hear of each other: what each tells stays small, whatever is wrong with it.
+#[test]
+fn what_a_node_tells_the_others_is_small() {
+    let size = |known: &Known| serde_json::to_string(known).unwrap().len();
+    assert!(size(&Known::of(0, &node("n0"), &readings::needs())) < 1500);
+    let mut worst = node("n0");
+    worst.trouble = vec!["x".repeat(5000); 100];
+    worst.machine.rdma = (0..200).map(|_| readings::nic(1)).collect();
+    worst.machine.pci.iter_mut().for_each(|one| one.driver = None);
+    worst.gpus = (0..200).map(readings::gpu).collect();
+    assert!(size(&Known::of(0, &worst, &readings::needs())) < 14_000, "a hello has 16 KiB");
 }

@@ -2,8 +2,8 @@
 
 mod readings;
 
-use diag::gpu_facts::FactKind::{Cause, Fault};
-use diag::gpu_facts::reading::{Clocks, GpuReading, GpuSample};
+use diag::gpu_facts::FactKind::{Cause, Fault, Note};
+use diag::gpu_facts::reading::{Clocks, GpuReading, GpuSample, Load, Process};
 use diag::gpu_facts::{path_under_load, under_load};
 use diag::measurement::Subject;
 use readings::{Expected, assert_facts, gpu, path, sample};
@@ -14,7 +14,11 @@ type Case = (&'static str, fn(usize, &mut GpuSample), &'static [Expected]);
 fn facts(before: &GpuReading, change: fn(usize, &mut GpuSample)) -> Vec<diag::gpu_facts::Fact> {
     let mut samples = vec![sample(); 10];
     samples.iter_mut().enumerate().for_each(|(at, one)| change(at, one));
-    under_load(1, "n1", before, &samples, 2.0)
+    under_load(1, "n1", before, &load(samples))
+}
+
+fn load(samples: Vec<GpuSample>) -> Load {
+    Load { samples, seconds: 2.0, ..Load::default() }
 }
 
 fn check(cases: &[Case]) {
@@ -115,7 +119,7 @@ fn without_sensors_only_the_hardwares_word_counts() {
             one.temperature = Default::default();
             one.clocks.reasons = Some(reasons);
         }
-        under_load(1, "n1", &before, &samples, 2.0)
+        under_load(1, "n1", &before, &load(samples.clone()))
     };
     assert_facts("hardware", &blind(0x40), &[(Fault, "1 gpu 0", &["not known"])]);
     assert_facts("driver", &blind(0x20), &[(Cause, "1 gpu 0", &["not known"])]);
@@ -125,17 +129,21 @@ fn without_sensors_only_the_hardwares_word_counts() {
 fn exactly_a_quarter_of_the_time_counts() {
     let mut samples = vec![sample(); 8];
     samples[0].clocks.reasons = Some(0x88);
-    assert_facts("H02", &under_load(1, "n1", &gpu(0), &samples, 2.0), &[]);
+    assert_facts("H02", &under_load(1, "n1", &gpu(0), &load(samples.clone())), &[]);
     samples[7].clocks.reasons = Some(0x88);
-    assert_facts("H02", &under_load(1, "n1", &gpu(0), &samples, 2.0), &[(Fault, "1 gpu 0", &["2 of 8"])]);
+    assert_facts(
+        "H02",
+        &under_load(1, "n1", &gpu(0), &load(samples.clone())),
+        &[(Fault, "1 gpu 0", &["2 of 8"])],
+    );
 }
 
 #[test]
 fn few_samples_show_no_share_of_time() {
     let mut one = sample();
     one.clocks = Clocks { reasons: Some(0x88), ..one.clocks };
-    assert_facts("H02", &under_load(1, "n1", &gpu(0), &[one; 3], 2.0), &[]);
-    assert_facts("none", &under_load(1, "n1", &gpu(0), &[], 2.0), &[]);
+    assert_facts("H02", &under_load(1, "n1", &gpu(0), &load(vec![one; 3])), &[]);
+    assert_facts("none", &under_load(1, "n1", &gpu(0), &load(vec![])), &[]);
 }
 
 #[test]
@@ -170,7 +178,7 @@ fn memory_errors_that_grow_are_a_fault() {
         (
             "E17: slow answers",
             |at, it| it.took_ms = if at == 4 { 45_000 } else { 3 },
-            &[(Cause, "1 gpu 0", &["45000 ms"])],
+            &[(Note, "1 gpu 0", &["45000 ms"])],
         ),
     ]);
 }
@@ -204,4 +212,23 @@ fn under_load_a_gpus_own_link_counts() {
     way.nodes[0].speed_gt_s = Some(2.5);
     let expected: &[Expected] = &[(Fault, "1 gpu 0", &["its PCIe link", "2.5 GT/s", "can do 32"])];
     assert_facts("J14", &path_under_load(&subject, "n1 GPU 0", &way), expected);
+}
+
+// A10: who was there before is told with the node, who comes meanwhile here.
+#[test]
+fn a_process_that_appears_under_load_is_a_cause() {
+    let process = |pid| Process { pid, memory_bytes: None, mps: false, owner: None };
+    let mut before = gpu(0);
+    before.processes = Some(vec![process(7)]);
+    let seen = Load { processes: vec![process(7), process(9)], ..load(vec![sample(); 4]) };
+    assert_facts("A10", &under_load(1, "n1", &before, &seen), &[(Cause, "1 gpu 0", &["another process 9"])]);
+}
+
+// J14: the way through the tree as it was while the GPU worked.
+#[test]
+fn a_path_that_stays_low_under_load_is_a_fault() {
+    let mut way = path("0000:81:00.0");
+    way.nodes[0].width = Some(8);
+    let seen = Load { path: Some(way), ..load(vec![sample(); 4]) };
+    assert_facts("J14", &under_load(1, "n1", &gpu(0), &seen), &[(Fault, "1 gpu 0", &["has 8 lanes"])]);
 }

@@ -10,6 +10,7 @@ use diag::check::CheckName::{self, AllReduce, AllReduce1, AllReduce2, GemmFlops}
 use diag::conclude::Caps;
 use diag::conclude::verdict;
 use diag::facts::{Engine, GpuName, Joined, NodeFacts, NodeId, Roster, RosterEntry};
+use diag::gpu_facts::Known;
 use diag::judge::{Hardware, Suite};
 use diag::measurement::{Measurement, Metric, Subject};
 use diag::plan;
@@ -29,6 +30,7 @@ fn roster(nodes: u32, gpus: u32) -> Roster {
         rank_ports: vec![1; gpus as usize],
         gpus: (0..gpus).map(|index| GpuName { index, model: MODEL.into() }).collect(),
         libraries: String::new(),
+        known: Known::default(),
         unable: None,
     };
     let entry = |node: u32| RosterEntry {
@@ -49,6 +51,7 @@ fn number(check: CheckName, metric: Metric, subject: Subject, value: f64) -> Mea
         bytes: (metric == Metric::Busbw).then_some(1 << 30),
         samples: Vec::new(),
         detail: MODEL.into(),
+        facts: Vec::new(),
         started_at: Timestamp::UNIX_EPOCH,
         finished_at: Timestamp::UNIX_EPOCH,
     }

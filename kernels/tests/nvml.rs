@@ -4,18 +4,17 @@
 #[path = "fakes/stage.rs"]
 mod stage;
 
-use std::path::Path;
-
-use kernels::nvml::{
-    self, Clocks, ComputeMode, Device, Ecc, Fabric, FabricState, GpuId, GpuReading, Memory, NvLink,
-    NvmlError, Pcie, Power, Process, Reading, Recovery, RemappedRows, RetiredPages, SpareRows, SramEcc,
-    Temperature,
+use diag::gpu_facts::ids::{self, GpuId};
+use diag::gpu_facts::reading::{
+    Clocks, ComputeMode, Device, Ecc, Fabric, FabricState, GpuReading, Memory, NodeReading, NvLink, Pcie,
+    Power, Process, Recovery, RemappedRows, RetiredPages, SpareRows, SramEcc, Temperature,
 };
+use kernels::nvml::{Nvml, NvmlError};
 use serde_json::{Value, json};
 use stage::{Stage, h200, node, uuid};
 
 /// Everything of the node's GPUs 0, 1, …
-fn all(stage: &Stage, count: u32) -> Reading {
+fn all(stage: &Stage, count: u32) -> NodeReading {
     let wanted: Vec<GpuId> = (0..count).map(GpuId::Minor).collect();
     stage.nvml().unwrap().read(&wanted, &[]).unwrap()
 }
@@ -152,8 +151,8 @@ fn processes_of_others_are_listed_and_ours_are_not() {
     let stage = Stage::new(&node(&[state]));
     let reading = stage.nvml().unwrap().read(&[GpuId::Minor(0)], &[100]).unwrap();
     let expected = vec![
-        Process { pid: 200, memory_bytes: Some(9), mps: true },
-        Process { pid: 300, memory_bytes: Some(5 << 30), mps: false },
+        Process { pid: 200, memory_bytes: Some(9), mps: true, owner: None },
+        Process { pid: 300, memory_bytes: Some(5 << 30), mps: false, owner: None },
     ];
     assert_eq!(reading.gpus[0].processes, Some(expected));
 }
@@ -232,12 +231,12 @@ fn gpus_are_found_by_minor_number_uuid_and_pci_address() {
     let stage = Stage::new(&node(&gpus));
     let wanted = [
         GpuId::Minor(4),
-        GpuId::Uuid(uuid(5).to_uppercase().replace("GPU-", "gpu-")),
+        GpuId::Gpu(uuid(5).to_uppercase()),
         GpuId::Pci("0000:87:00.0".to_owned()),
-        GpuId::Pci("88:00.0".to_owned()),
+        GpuId::Pci("0000:88:00.0".to_owned()),
         GpuId::Minor(7),
         GpuId::Minor(8),
-        GpuId::Uuid("GPU-none".to_owned()),
+        GpuId::Gpu("GPU-none".to_owned()),
     ];
     let reading = stage.nvml().unwrap().read(&wanted, &[]).unwrap();
     let found: Vec<(u32, Option<u32>)> =
@@ -257,12 +256,12 @@ fn a_mig_instance_leads_to_its_gpu() {
     let nvml = Stage::new(&state);
     let nvml = nvml.nvml().unwrap();
     for id in ["MIG-00000000-0000-0000-0000-0000000000aa".to_owned(), format!("MIG-{}/1/0", uuid(1))] {
-        let reading = nvml.read(&[GpuId::Uuid(id.clone())], &[]).unwrap();
+        let reading = nvml.read(&ids::parse(&id).unwrap(), &[]).unwrap();
         assert_eq!(reading.gpus.len(), 1, "{id}");
         assert_eq!((reading.gpus[0].device.minor, reading.gpus[0].mig), (Some(1), Some(true)), "{id}");
     }
     let unknown = "MIG-00000000-0000-0000-0000-0000000000bb";
-    let reading = nvml.read(&[GpuId::Uuid(unknown.to_owned())], &[]).unwrap();
+    let reading = nvml.read(&ids::parse(unknown).unwrap(), &[]).unwrap();
     assert_eq!((reading.gpus.len(), reading.absent), (0, vec![unknown.to_owned()]));
 }
 
@@ -357,10 +356,10 @@ fn a_sample_shows_what_changed() {
 fn a_library_that_is_no_library_is_an_error_in_words() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("libnvidia-ml.so.1");
-    let error = nvml::read(Some(&missing), &[GpuId::Minor(0)], &[]).unwrap_err().to_string();
+    let error = Nvml::open(Some(&missing)).unwrap_err().to_string();
     assert!(error.contains("No such file") && error.contains("libnvidia-ml.so.1"), "{error}");
     std::fs::write(&missing, b"").unwrap();
-    let error = nvml::read(Some(&missing), &[GpuId::Minor(0)], &[]).unwrap_err();
+    let error = Nvml::open(Some(&missing)).unwrap_err();
     assert!(
         matches!(&error, NvmlError::Library { loader, .. } if loader.contains("file too short")),
         "{error}"
@@ -378,13 +377,6 @@ fn a_library_that_does_not_start_or_has_nothing_in_it_is_an_error() {
     state["nvmlDeviceGetCount_v2"] = json!({"error": 999});
     let error = Stage::new(&state).nvml().unwrap().devices().unwrap_err();
     assert!(matches!(error, NvmlError::Count { .. }), "{error}");
-}
-
-// L14: a job without GPUs loads nothing.
-#[test]
-fn where_no_gpu_is_wanted_nothing_is_loaded() {
-    let nowhere = Path::new("/nonexistent/libnvidia-ml.so.1");
-    assert_eq!(nvml::read(Some(nowhere), &[], &[]).unwrap(), Reading::default());
 }
 
 /// The name under which [`the_environment_may_name_the_state`] runs itself.

@@ -4,7 +4,9 @@
 
 use std::fmt::Debug;
 
-use kernels::nvml::{GpuId, GpuReading, Nvml};
+use diag::gpu_facts::ids::GpuId;
+use diag::gpu_facts::reading::GpuReading;
+use kernels::nvml::Nvml;
 use kernels::sysfs::{self, Root};
 
 fn shown<T: Debug>(value: Option<T>) -> String {
@@ -89,7 +91,7 @@ fn the_gpus_of_this_machine_are_read() {
     let nvml = Nvml::open(None).unwrap();
     let devices = nvml.devices().unwrap();
     assert!(!devices.is_empty(), "no GPU");
-    let wanted: Vec<GpuId> = devices.iter().filter_map(|one| one.uuid.clone()).map(GpuId::Uuid).collect();
+    let wanted: Vec<GpuId> = devices.iter().filter_map(|one| one.uuid.clone()).map(GpuId::Gpu).collect();
     let reading = nvml.read(&wanted, &[std::process::id()]).unwrap();
     println!("driver {} CUDA {}", shown(reading.driver_version.as_ref()), shown(reading.cuda_version));
     reading.gpus.iter().for_each(print);

@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 
-use kernels::sysfs::{self, Imex, Memlock, PcieNode, PeerMemory, RdmaPort, Root};
+use diag::gpu_facts::reading::{Imex, MachineReading, Memlock, PcieNode, PeerMemory, RdmaPort};
+use kernels::sysfs::{self, Root};
 use tempfile::TempDir;
 
 /// A root folder that a test fills.
@@ -197,7 +198,7 @@ fn a_node_that_says_nothing_is_no_error() {
     let tree = Tree::new();
     let reading = sysfs::machine(&tree.root(), &["0000:81:00.0".to_owned()], true);
     let nothing = Some(Imex { channels: 0, daemon: false });
-    assert_eq!(reading, sysfs::MachineReading { imex: nothing, ..sysfs::MachineReading::default() });
+    assert_eq!(reading, MachineReading { imex: nothing, ..MachineReading::default() });
     tree.file("proc/modules", "nvidia 1 0 - Live 0x0\n");
     fs::create_dir_all(tree.folder.path().join("sys/kernel/mm/memory_peers")).unwrap();
     let peer = sysfs::peer_memory(&tree.root());
@@ -224,10 +225,13 @@ fn the_machine_holds_the_ways_of_gpus_and_rdma_devices_once() {
 #[test]
 fn a_process_is_named_without_its_command_line() {
     let tree = Tree::new();
-    tree.file("proc/4711/comm", "python (x) y\n").file("proc/4711/stat", "4711 (python (x) y) D 1 4711 0\n");
+    let uid = fs::metadata(tree.folder.path()).unwrap().uid();
+    tree.file("proc/4711/comm", "python (x) y\n")
+        .file("proc/4711/stat", "4711 (python (x) y) D 1 4711 0\n")
+        .file("etc/passwd", &format!("other:x:4:{uid}::/:/bin/sh\nalice:x:{uid}:4::/:/bin/sh\n"));
     let owner = sysfs::process_owner(&tree.root(), 4711).unwrap();
     assert_eq!((owner.command.as_str(), owner.state), ("python (x) y", Some('D')));
-    assert_eq!(owner.uid, fs::metadata(tree.folder.path()).unwrap().uid());
+    assert_eq!((owner.uid, owner.user.as_deref()), (uid, Some("alice")));
     assert_eq!(sysfs::process_owner(&tree.root(), 4712), None);
 }
 

@@ -15,6 +15,8 @@ use diag::request::mistake::Mistake;
 use diag::request::{Ask, Request};
 use serde::Serialize;
 
+use crate::hardware;
+
 /// The variable that carries the request; slurmd gives it this prefix.
 pub const REQUEST_VARIABLE: &str = "SPANK_AIMASTER_REQUEST";
 
@@ -120,7 +122,11 @@ pub fn assignment(
         unbuilt: asked.unbuilt.clone(),
         engine: policy.engine,
         baselines,
-        hardware: Hardware { nvls: policy.cuda.nvls, ..Hardware::default() },
+        hardware: Hardware {
+            nvls: policy.cuda.nvls,
+            rdma: hardware::named(&policy.nccl_env),
+            ..Hardware::default()
+        },
     };
     let digest = digest(&suite, &policy);
     Ok(Some(Assignment { job, policy, asked, suite, digest }))
@@ -227,6 +233,7 @@ fn digest(suite: &Suite, policy: &Policy) -> String {
         engine: Engine,
         host: diag::policy::HostEngine,
         nvls: bool,
+        rdma: &'a BTreeSet<String>,
         max_drain: (u32, f64),
         baselines: String,
     }
@@ -236,6 +243,7 @@ fn digest(suite: &Suite, policy: &Policy) -> String {
         engine: suite.engine,
         host: policy.host,
         nvls: policy.cuda.nvls,
+        rdma: &suite.hardware.rdma,
         max_drain: (policy.actions.max_drain_nodes, policy.actions.max_drain_fraction),
         baselines: format!("{:?}", suite.baselines),
     };

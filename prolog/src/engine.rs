@@ -43,7 +43,7 @@ pub enum EngineError {
 }
 
 /// The GPUs of the job on this node, as Slurm names them.
-fn gpus(job: &JobEnv) -> Result<Vec<GpuId>, GpuIdError> {
+pub(crate) fn gpus(job: &JobEnv) -> Result<Vec<GpuId>, GpuIdError> {
     ids::parse(job.gpus.as_deref().unwrap_or_default())
 }
 

@@ -8,6 +8,7 @@ pub mod components;
 pub mod conclusion;
 pub mod engine;
 pub mod events;
+mod hardware;
 pub mod meeting;
 pub mod progress;
 pub mod protocol;

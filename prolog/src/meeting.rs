@@ -12,11 +12,13 @@ use cluster::session::Session;
 use cluster::slurm::address::{address_of, own_address};
 use cluster::slurm::config::{self, SlurmConf};
 use diag::facts::{Engine, GpuName, NodeFacts, NodeId};
+use diag::gpu_facts::Known;
 use tokio::time::Instant;
 
 use crate::assignment::Assignment;
 use crate::engine;
 use crate::events::Events;
+use crate::hardware;
 use crate::protocol::DataKey;
 use crate::watch::Stopping;
 use crate::worker_client::{Options, Worker};
@@ -44,6 +46,11 @@ pub async fn facts(assignment: &Assignment) -> (Option<Worker>, NodeFacts) {
         Some(worker) if assignment.policy.engine == Engine::Cuda => Some(worker.open().await),
         _ => None,
     };
+    // Nor does a node that can't measure leave out why its GPUs can't be used.
+    let known = match &mut worker {
+        Some(worker) if assignment.policy.engine == Engine::Cuda => hardware::known(assignment, worker).await,
+        _ => Known::default(),
+    };
     let conf = slurm_conf(assignment).ok();
     let deadline = Instant::now() + RESOLVE_WAIT;
     let name = &assignment.job.node;
@@ -65,6 +72,7 @@ pub async fn facts(assignment: &Assignment) -> (Option<Worker>, NodeFacts) {
         rank_ports: ports.unwrap_or_default(),
         gpus: gpus.map(|gpu| GpuName { index: gpu.index, model: gpu.name.clone() }).collect(),
         libraries: opened.as_ref().map_or_else(String::new, |opened| format!("NCCL {}", opened.nccl)),
+        known,
         unable,
     };
     (worker, facts)
@@ -84,6 +92,9 @@ async fn worker(assignment: &Assignment) -> Result<(Worker, Vec<u16>)> {
     };
     let mut worker = Worker::spawn(&beside, options)?;
     let ports = worker.hello(WORKER_WAIT).await?.to_vec();
+    if let Some(look) = hardware::look(assignment)? {
+        worker.look(look)?;
+    }
     Ok((worker, ports))
 }
 

@@ -9,9 +9,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use diag::facts::NodeId;
+use diag::gpu_facts::reading::{Load, NodeReading};
 use serde::{Deserialize, Serialize};
 
-pub use devices::{Device, Devices, Libraries, Opened};
+pub use devices::{Device, Devices, Libraries, Look, Opened};
 pub use frames::{Decoder, FrameError, MAX_FRAME, encode};
 pub use gloo::{Gloo, Glooed};
 
@@ -112,6 +113,9 @@ pub enum Request {
         /// The key.
         key: DataKey,
     },
+    /// Read what NVML and the kernel say of this node. It is answered whenever that is done, at the limit at the latest;
+    /// other requests may follow meanwhile.
+    Look(Look),
     /// Load the CUDA engine's libraries and open this node's GPUs: rank i is GPU i.
     Open(Devices),
     /// Matrix products on all ranks at once.
@@ -221,6 +225,8 @@ pub enum Reply {
     },
     /// To `Join` and `Ping`.
     Ready,
+    /// To `Look`.
+    Looked(Box<NodeReading>),
     /// To `Open`.
     Opened(Opened),
     /// To `Product` and `Fp8Product`.
@@ -266,6 +272,8 @@ pub struct Products {
     pub library: String,
     /// The ranks whose product was not right, and how.
     pub wrong: Vec<(u32, String)>,
+    /// Of GPUs: what was seen of each rank's meanwhile. Host: none.
+    pub loads: Vec<Load>,
 }
 
 /// Wake-ups of threads.

@@ -124,6 +124,7 @@ mod tests {
             items: Vec::new(),
             drained: Vec::new(),
             errors: Vec::new(),
+            notes: Vec::new(),
         }
     }
 

@@ -9,6 +9,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use diag::facts::NodeId;
+use diag::gpu_facts::reading::NodeReading;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -16,7 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, timeout};
 
 use crate::protocol::{
-    Answer, Call, DataKey, Decoder, Devices, FrameError, Listen, Opened, Reply, Request, encode,
+    Answer, Call, DataKey, Decoder, Devices, FrameError, Listen, Look, Opened, Reply, Request, encode,
 };
 
 pub use user::UserError;
@@ -117,6 +118,10 @@ pub struct Worker {
     /// Where its ranks listen; a replacement listens there too.
     rank_ports: Vec<u16>,
     joined: Option<(NodeId, DataKey)>,
+    /// What it is to look at, and the number of that request.
+    look: Option<(Look, u64)>,
+    /// What it saw first.
+    seen: Option<NodeReading>,
     next_id: u64,
     restarts: u32,
     /// A request was sent whose answer was not waited for.
@@ -145,6 +150,8 @@ impl Worker {
             process: Some(process),
             rank_ports: Vec::new(),
             joined: None,
+            look: None,
+            seen: None,
             next_id: 0,
             restarts: 0,
             unanswered: false,
@@ -167,6 +174,33 @@ impl Worker {
             }
             other => Err(refusal(other)),
         }
+    }
+
+    /// Has it read what NVML and the kernel say of this node, beside whatever it is asked next.
+    pub fn look(&mut self, look: Look) -> Result<(), WorkerError> {
+        let Some(process) = &mut self.process else { return Ok(()) };
+        self.next_id += 1;
+        let call = Call { id: self.next_id, request: Request::Look(look.clone()) };
+        process.outgoing.extend(encode(&call).map_err(WorkerError::Frame)?);
+        self.look = Some((look, self.next_id));
+        Ok(())
+    }
+
+    /// What it read, waited for at most `within`.
+    pub async fn looked(&mut self, within: Duration) -> Result<&NodeReading, WorkerError> {
+        if let (None, Some(process), Some((_, id))) = (&self.seen, &mut self.process, &self.look) {
+            match timeout(within, process.exchange(*id, &mut self.seen)).await {
+                Ok(answer) => _ = answer?,
+                Err(_) => return Err(WorkerError::Timeout { within }),
+            }
+        }
+        self.reading().ok_or_else(|| WorkerError::Died { status: "before it told what it saw".to_owned() })
+    }
+
+    /// What it read at first, if it has.
+    #[must_use]
+    pub fn reading(&self) -> Option<&NodeReading> {
+        self.seen.as_ref()
     }
 
     /// Has it load the CUDA engine's libraries and open the GPUs, rank i being the i-th of them.
@@ -246,6 +280,9 @@ impl Worker {
         self.restarts += 1;
         self.process = Some(Process { ready: false, ..Process::start(&self.path, &self.options)? });
         self.hello(START_WAIT).await?;
+        if let Some((look, _)) = self.look.clone() {
+            self.look(look)?;
+        }
         if let Some(devices) = self.options.devices.clone() {
             self.ask_open(devices).await?;
         }
@@ -282,7 +319,7 @@ impl Worker {
         let id = self.next_id;
         process.outgoing.extend(encode(&Call { id, request }).map_err(WorkerError::Frame)?);
         self.unanswered = true;
-        let error = match timeout(within, process.exchange(id)).await {
+        let error = match timeout(within, process.exchange(id, &mut self.seen)).await {
             Ok(Ok(reply)) => {
                 self.unanswered = false;
                 return Ok(reply);
@@ -332,8 +369,8 @@ impl Process {
     }
 
     /// Sends what is to be sent and waits for the answer `id`; older answers belong to callers who gave up.
-    /// Dropping the future at any point loses nothing.
-    async fn exchange(&mut self, id: u64) -> Result<Reply, WorkerError> {
+    /// Dropping the future at any point loses nothing: what it saw is kept whenever it comes.
+    async fn exchange(&mut self, id: u64, seen: &mut Option<NodeReading>) -> Result<Reply, WorkerError> {
         while !self.outgoing.is_empty() {
             let sent = self.socket.write(&self.outgoing).await.map_err(WorkerError::Socket)?;
             self.outgoing.drain(..sent);
@@ -341,6 +378,9 @@ impl Process {
         let mut piece = vec![0; READ_BYTES];
         loop {
             while let Some(answer) = self.decoder.message::<Answer>().map_err(WorkerError::Frame)? {
+                if let Reply::Looked(reading) = &answer.reply {
+                    seen.get_or_insert_with(|| (**reading).clone());
+                }
                 if answer.id == id {
                     return Ok(answer.reply);
                 }

@@ -11,6 +11,7 @@ use std::time::SystemTime;
 
 use diag::check::CheckName;
 use diag::facts::{Engine, Joined, NodeFacts, Roster, RosterEntry};
+use diag::gpu_facts::Known;
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use diag::policy::Policy;
 use diag::round::{Mode, Purpose, Round};
@@ -52,6 +53,7 @@ impl Job {
                 rank_ports,
                 gpus: Vec::new(),
                 libraries: String::new(),
+                known: Known::default(),
                 unable: None,
             };
             let seen_address = IpAddr::V4(Ipv4Addr::LOCALHOST);

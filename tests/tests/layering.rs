@@ -9,7 +9,7 @@ use std::process::Command;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("diag", &[]),
     ("cluster", &["diag"]),
-    ("kernels", &[]),
+    ("kernels", &["diag"]),
     ("nccl-profiler", &[]),
     ("spank-plugin", &["diag"]),
     ("prolog", &["diag", "cluster", "kernels"]),

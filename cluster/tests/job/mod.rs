@@ -11,6 +11,7 @@ use cluster::log::LogSink;
 use cluster::rendezvous::{JobKey, MeetConfig, MeetError, meet};
 use cluster::session::{Exchanged, Session, SessionError};
 use diag::facts::{Engine, NodeFacts, NodeId};
+use diag::gpu_facts::Known;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -73,6 +74,7 @@ pub fn facts() -> NodeFacts {
         rank_ports: vec![1, 2],
         gpus: Vec::new(),
         libraries: "NCCL 2.28.9".into(),
+        known: Known::default(),
         unable: None,
     }
 }

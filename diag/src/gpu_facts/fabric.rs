@@ -43,7 +43,7 @@ pub(super) fn facts(node: NodeId, reading: &NodeReading) -> Vec<Fact> {
                 );
                 facts.push(Fact::new(FactKind::Fault, subject(node, gpu), words));
             }
-            waits => waiting.push(format!("{} {}", super::number(gpu), state(waits))),
+            waits => waiting.push(format!("{} {}", super::number(&gpu.device), state(waits))),
         }
     }
     if !waiting.is_empty() {

@@ -39,15 +39,12 @@ fn sharing(who: &str, gpu: &GpuReading, needs: &Needs, add: &mut impl FnMut(Fact
         );
     }
     let processes = gpu.processes.as_deref().unwrap_or_default();
-    let is_mps = |one: &Process| {
-        one.mps || one.owner.as_ref().is_some_and(|owner| owner.command.starts_with(MPS_SERVER))
-    };
     if processes.iter().any(is_mps) {
         add(FactKind::Skip, format!("{who} is shared through MPS: not measured"));
     }
     let foreign: Vec<String> = processes.iter().filter(|one| !is_mps(one)).map(process).collect();
     for one in &foreign {
-        add(FactKind::Cause, format!("{who} is used by another {one}; nothing here ends it"));
+        add(FactKind::Cause, used_by(who, one));
     }
     if let Some(memory) = gpu.memory.filter(|memory| memory.free_bytes < needs.gpu_free_bytes) {
         let holders = if foreign.is_empty() {
@@ -71,8 +68,16 @@ fn sharing(who: &str, gpu: &GpuReading, needs: &Needs, add: &mut impl FnMut(Fact
     }
 }
 
+fn is_mps(one: &Process) -> bool {
+    one.mps || one.owner.as_ref().is_some_and(|owner| owner.command.starts_with(MPS_SERVER))
+}
+
+pub(super) fn used_by(who: &str, process: &str) -> String {
+    format!("{who} is used by another {process}; nothing here ends it")
+}
+
 /// `process 4711 (python of user alice, 10.0 GiB)`.
-fn process(one: &Process) -> String {
+pub(super) fn process(one: &Process) -> String {
     let owner = match &one.owner {
         Some(owner) => match &owner.user {
             Some(user) => format!("{} of user {user}", owner.command),
@@ -91,7 +96,7 @@ fn process(one: &Process) -> String {
 fn settings(who: &str, gpu: &GpuReading, add: &mut impl FnMut(FactKind, String)) {
     if gpu.persistence == Some(false) {
         add(
-            FactKind::Cause,
+            FactKind::Note,
             format!(
                 "{who}: persistence mode is off, so each first use waits for the driver; nvidia-smi -pm 1, or nvidia-persistenced"
             ),
@@ -224,7 +229,7 @@ fn memory_errors(who: &str, gpu: &GpuReading, add: &mut impl FnMut(FactKind, Str
         Some(Recovery::Other(action)) => {
             let words =
                 format!("{who}: the driver asks for recovery action {action}, which has no name here");
-            return add(FactKind::Cause, words);
+            return add(FactKind::Note, words);
         }
     };
     add(FactKind::Fault, format!("{who}: the driver asks for {wanted} before it can be used again"));

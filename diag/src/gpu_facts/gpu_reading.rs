@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::reading::PciePath;
+
 /// A GPU by its names.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Device {
@@ -328,4 +330,17 @@ pub struct GpuSample {
     pub ecc: Ecc,
     /// How long NVML took for all this, in ms.
     pub took_ms: u64,
+}
+
+/// What was seen of a GPU while it worked.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Load {
+    /// Taken at even distances.
+    pub samples: Vec<GpuSample>,
+    /// From the first sample to the last, in seconds.
+    pub seconds: f64,
+    /// Processes of others that were on it at any of them.
+    pub processes: Vec<Process>,
+    /// Its way through the PCIe tree when its own link was fastest.
+    pub path: Option<PciePath>,
 }

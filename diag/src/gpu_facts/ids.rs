@@ -238,7 +238,10 @@ pub fn resolve(ids: &[GpuId], present: &[Device]) -> Result<Vec<usize>, UnknownG
     Err(UnknownGpus { unknown: unknown.join(", "), present: present.join("; ") })
 }
 
-fn find(id: &GpuId, present: &[Device]) -> Option<usize> {
+/// Position in `present` of the GPU that is meant, if it is there. A number is a device file's; only where no GPU has that
+/// file is it NVML's index of a GPU that doesn't say its own.
+#[must_use]
+pub fn find(id: &GpuId, present: &[Device]) -> Option<usize> {
     let has_uuid =
         |device: &Device, uuid: &str| device.uuid.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(uuid));
     match id {

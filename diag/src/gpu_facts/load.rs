@@ -1,9 +1,9 @@
 //! What a GPU tells while a measurement runs on it: what holds its clocks down, memory errors that grow, a PCIe link
 //! that stays low. History before the measurement says nothing about it.
 
-use super::gpu::{REASON_SETTING, held_down, locked};
-use super::reading::{GpuReading, GpuSample, Temperature};
-use super::{Fact, FactKind, called, subject};
+use super::gpu::{REASON_SETTING, held_down, locked, process, used_by};
+use super::reading::{GpuReading, GpuSample, Load, Temperature};
+use super::{Fact, FactKind, called, path_under_load, subject};
 use crate::facts::NodeId;
 
 /// NVML's bits that say what holds clocks down. 0x1 is an idle GPU and 0x4 a GPU at its power limit, which is what
@@ -41,23 +41,24 @@ const STORM_PER_S: f64 = 1000.0;
 /// NVML answers in milliseconds; field case E17 had 45 s.
 const SLOW_ANSWER_MS: u64 = 5000;
 
-/// Facts from samples that were taken while a GPU worked for `seconds`; `before` is its reading at rest.
+/// Facts from what was seen while a GPU worked; `before` is its reading at rest.
 #[must_use]
-pub fn under_load(
-    node: NodeId,
-    name: &str,
-    before: &GpuReading,
-    samples: &[GpuSample],
-    seconds: f64,
-) -> Vec<Fact> {
+pub fn under_load(node: NodeId, name: &str, before: &GpuReading, load: &Load) -> Vec<Fact> {
     let who = called(name, before);
-    let mut facts = Vec::new();
+    let samples = load.samples.as_slice();
+    let mut facts: Vec<Fact> =
+        load.path.iter().flat_map(|path| path_under_load(&subject(node, before), &who, path)).collect();
     let mut add = |kind, words: String| facts.push(Fact::new(kind, subject(node, before), words));
     let slowest = samples.iter().map(|one| one.took_ms).max().unwrap_or_default();
     if slowest >= SLOW_ANSWER_MS {
-        add(FactKind::Cause, format!("{who}: the driver took {slowest} ms to answer while the GPU worked"));
+        add(FactKind::Note, format!("{who}: the driver took {slowest} ms to answer while the GPU worked"));
     }
-    errors(&who, samples, seconds, &mut add);
+    // Those that were there before are told already.
+    let known = |pid: u32| before.processes.iter().flatten().any(|one| one.pid == pid);
+    for one in load.processes.iter().filter(|one| !known(one.pid)) {
+        add(FactKind::Cause, used_by(&who, &process(one)));
+    }
+    errors(&who, samples, load.seconds, &mut add);
     pcie(&who, samples, &mut add);
     if samples.len() >= MIN_SAMPLES {
         reasons(&who, before, samples, &mut add);

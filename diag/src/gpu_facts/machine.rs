@@ -17,6 +17,10 @@ pub(super) fn facts(node: NodeId, reading: &NodeReading, needs: &Needs) -> Vec<F
     let machine = &reading.machine;
     let mut facts = Vec::new();
     let mut add = |kind, words: String| facts.push(Fact::new(kind, Subject::Node { node }, words));
+    // E03, E05, K11.
+    for trouble in &reading.trouble {
+        add(FactKind::Error, format!("{name}: {trouble}"));
+    }
     if let Some(shared) = reading.shared {
         let how = match shared {
             Sharing::Mps => "MPS",
@@ -113,7 +117,7 @@ fn gpu_modules(
         // K10. The first program that runs as root may still load it.
         if loaded("nvidia") && !loaded("nvidia_uvm") {
             add(
-                FactKind::Cause,
+                FactKind::Note,
                 format!(
                     "{name}: nvidia_uvm is not loaded, CUDA may fail with an unknown error; nvidia-modprobe -u -c=0"
                 ),

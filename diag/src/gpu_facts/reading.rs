@@ -14,8 +14,6 @@ pub struct NodeReading {
     pub driver_version: Option<String>,
     /// Newest CUDA that the driver can run, 13000 for 13.0.
     pub cuda_version: Option<u32>,
-    /// Version of the NCCL that the checks use.
-    pub nccl_version: Option<String>,
     /// All GPUs that NVML shows.
     pub present: Vec<Device>,
     /// The job's GPUs that are there.
@@ -24,6 +22,8 @@ pub struct NodeReading {
     pub absent: Vec<String>,
     /// How Slurm lets several jobs use one GPU, where it does so for this job.
     pub shared: Option<Sharing>,
+    /// What could not be read at all and why, such as an NVML that is missing or does not answer.
+    pub trouble: Vec<String>,
     /// The rest of the node.
     pub machine: MachineReading,
 }

@@ -1,31 +1,18 @@
-//! Versions that differ between the nodes of a job: NCCL deadlocks or fails in ways that name nobody.
+//! Drivers that differ between the nodes of a job. NCCL's versions are compared when the nodes meet.
 
 use std::collections::BTreeMap;
 
-use super::reading::NodeReading;
-use super::{Fact, FactKind};
+use super::{Fact, FactKind, Placed};
 use crate::facts::NodeId;
 use crate::measurement::Subject;
 
-/// N07, L11.
-pub(super) fn facts(nodes: &[(NodeId, &NodeReading)]) -> Vec<Fact> {
-    let driver = |one: &NodeReading| one.driver_version.clone();
-    let nccl = |one: &NodeReading| one.nccl_version.clone();
-    let mut facts = compare(nodes, "GPU driver", driver);
-    facts.extend(compare(nodes, "NCCL", nccl));
-    facts
-}
-
-fn compare(
-    nodes: &[(NodeId, &NodeReading)],
-    what: &str,
-    version: impl Fn(&NodeReading) -> Option<String>,
-) -> Vec<Fact> {
-    let mut by_version: BTreeMap<String, Vec<(NodeId, &str)>> = BTreeMap::new();
-    for (node, reading) in nodes {
+/// N07.
+pub(super) fn facts(nodes: &[Placed<'_>]) -> Vec<Fact> {
+    let mut by_version: BTreeMap<&str, Vec<(NodeId, &str)>> = BTreeMap::new();
+    for (node, name, seen) in nodes {
         // One that doesn't say is another error's matter.
-        if let Some(version) = version(reading) {
-            by_version.entry(version).or_default().push((*node, &reading.name));
+        if let Some(version) = &seen.driver {
+            by_version.entry(version).or_default().push((*node, name));
         }
     }
     if by_version.len() < 2 {
@@ -35,7 +22,7 @@ fn compare(
     let usual = by_version.iter().find(|(_, nodes)| 2 * nodes.len() > known);
     let Some((usual, with_it)) = usual else {
         let all: Vec<String> = by_version.iter().map(|(version, nodes)| on(version, nodes)).collect();
-        let words = format!("{what} differs between the nodes: {}; make them alike", all.join("; "));
+        let words = format!("the GPU driver differs between the nodes: {}; make them alike", all.join("; "));
         return vec![Fact::new(FactKind::Error, Subject::Run, words)];
     };
     by_version
@@ -43,7 +30,8 @@ fn compare(
         .filter(|(version, _)| *version != usual)
         .flat_map(|(version, nodes)| nodes.iter().map(move |one| (version, one)))
         .map(|(version, (node, name))| {
-            let words = format!("{name} has {what} {version}, while {}; make them alike", on(usual, with_it));
+            let words =
+                format!("{name} has GPU driver {version}, while {}; make them alike", on(usual, with_it));
             Fact::new(FactKind::Error, Subject::Node { node: *node }, words)
         })
         .collect()

@@ -13,7 +13,7 @@ use diag::measurement::Subject;
 pub const GIB: u64 = 1 << 30;
 
 pub fn needs() -> Needs {
-    Needs { gpu_free_bytes: 16 * GIB, shm_bytes: GIB, memlock_bytes: GIB, ..Needs::default() }
+    Needs { gpu_free_bytes: 16 * GIB, shm_bytes: GIB, memlock_bytes: GIB }
 }
 
 pub fn address(minor: u32) -> String {
@@ -186,11 +186,11 @@ pub fn node(name: &str) -> NodeReading {
         name: name.to_owned(),
         driver_version: Some("580.159.03".to_owned()),
         cuda_version: Some(13_000),
-        nccl_version: Some("2.28.9".to_owned()),
         present: gpus.iter().map(|gpu| gpu.device.clone()).collect(),
         gpus,
         absent: vec![],
         shared: None,
+        trouble: vec![],
         machine: MachineReading {
             uptime_s: Some(86_400),
             shm: Some(Shm { total_bytes: 64 * GIB, free_bytes: 64 * GIB }),

@@ -9,6 +9,7 @@ use diag::baseline::Baselines;
 use diag::check::{CheckName, Scope};
 use diag::conclude::{Caps, verdict};
 use diag::facts::{Engine, Joined, NodeFacts, NodeId, Roster, RosterEntry};
+use diag::gpu_facts::Known;
 use diag::judge::{Hardware, Suite};
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use diag::plan;
@@ -72,6 +73,7 @@ impl Job {
                         rank_ports: vec![1, 2],
                         gpus: Vec::new(),
                         libraries: String::new(),
+                        known: Known::default(),
                         unable: None,
                     },
                     seen_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -261,6 +263,7 @@ fn number(check: CheckName, metric: Metric, subject: Subject, value: f64) -> Mea
         bytes: None,
         samples: vec![value],
         detail: String::new(),
+        facts: Vec::new(),
         started_at: Timestamp::UNIX_EPOCH,
         finished_at: Timestamp::UNIX_EPOCH,
     }

@@ -2,6 +2,10 @@
 
 use std::time::Instant;
 
+use diag::gpu_facts::reading::{
+    Clocks, ComputeMode, Device as Named, Ecc, GpuReading, GpuSample, Memory, NvLink, Pcie, Power, Process,
+    Recovery, RetiredPages, Temperature,
+};
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{
     Clock, ComputeMode as Mode, EccCounter, MemoryError, RetirementCause, TemperatureSensor,
@@ -14,10 +18,6 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
 use super::answer::Failures;
 use super::raw::{self, Field};
-use super::reading::{
-    Clocks, ComputeMode, Device as Named, Ecc, GpuReading, GpuSample, Memory, NvLink, Pcie, Power, Process,
-    Recovery, RetiredPages, Temperature,
-};
 
 /// Links that are asked for where the driver doesn't say how many there are, and the most that are believed: twice
 /// what a Blackwell GPU has.
@@ -84,7 +84,7 @@ fn memory(device: &Device<'_>, take: &mut Failures) -> Option<Memory> {
     take.value("memory", memory)
 }
 
-fn processes(device: &Device<'_>, take: &mut Failures, own_pids: &[u32]) -> Option<Vec<Process>> {
+pub(super) fn processes(device: &Device<'_>, take: &mut Failures, own_pids: &[u32]) -> Option<Vec<Process>> {
     let plain = take.value("processes", twice(|| device.running_compute_processes()));
     let mps = take.value("MPS processes", twice(|| device.mps_running_compute_processes()));
     if plain.is_none() && mps.is_none() {
@@ -98,6 +98,7 @@ fn processes(device: &Device<'_>, take: &mut Failures, own_pids: &[u32]) -> Opti
                 UsedGpuMemory::Unavailable => None,
             },
             mps,
+            owner: None,
         }
     };
     let plain = plain.into_iter().flatten().map(named(false));

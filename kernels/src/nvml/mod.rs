@@ -6,24 +6,18 @@
 
 mod answer;
 mod gpu;
-mod ids;
 mod raw;
-mod reading;
 
 use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::ffi::OsStr;
 use std::path::Path;
 
+use diag::gpu_facts::ids::{self, GpuId, pci_address};
+use diag::gpu_facts::reading::{Device, GpuReading, GpuSample, NodeReading, Process};
 use nvml_wrapper::error::NvmlError as Error;
 
 use self::answer::Failures;
-pub use self::ids::GpuId;
-pub use self::reading::{
-    Clocks, ComputeMode, Device, Ecc, Fabric, FabricState, GpuReading, GpuSample, Memory, NvLink, Pcie,
-    Power, Process, Reading, Recovery, RemappedRows, RetiredPages, SpareRows, SramEcc, Temperature,
-};
-use crate::sysfs::pci_address;
 
 /// The name that the driver's packages install; without a folder the dynamic loader looks for it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -74,17 +68,6 @@ pub struct Nvml {
     inner: nvml_wrapper::Nvml,
 }
 
-/// Reads the GPUs that are wanted. Nothing is loaded where none is: a job without GPUs costs nothing.
-///
-/// # Errors
-/// If NVML can't be loaded or started, or doesn't count its GPUs.
-pub fn read(library: Option<&Path>, wanted: &[GpuId], own_pids: &[u32]) -> Result<Reading, NvmlError> {
-    if wanted.is_empty() {
-        return Ok(Reading::default());
-    }
-    Nvml::open(library)?.read(wanted, own_pids)
-}
-
 impl Nvml {
     /// Loads and starts the library, a path or the name of the driver's packages.
     ///
@@ -124,30 +107,39 @@ impl Nvml {
         Ok((0..count.min(MOST_GPUS)).map(|index| self.device(index)).collect())
     }
 
-    /// The GPUs that are wanted, those that are not there, and the versions of the driver.
+    /// What NVML says of the node, without its GPUs, and which of those are wanted.
     ///
     /// # Errors
     /// If NVML doesn't say how many GPUs there are.
-    pub fn read(&self, wanted: &[GpuId], own_pids: &[u32]) -> Result<Reading, NvmlError> {
+    pub fn find(&self, wanted: &[GpuId]) -> Result<(NodeReading, Vec<Device>), NvmlError> {
         let present = self.devices()?;
         let mut absent = Vec::new();
         let mut meant = BTreeSet::new();
         for id in wanted {
-            let found = self.whole_gpu(id).as_ref().unwrap_or(id).find(&present);
-            if found.is_empty() {
-                absent.push(id.to_string());
+            match ids::find(self.whole_gpu(id).as_ref().unwrap_or(id), &present) {
+                Some(at) => _ = meant.insert(at),
+                None => absent.push(id.to_string()),
             }
-            meant.extend(found);
         }
-        let gpus =
-            meant.iter().filter_map(|at| present.get(*at)).map(|device| self.gpu(device, own_pids)).collect();
-        Ok(Reading {
+        let devices = meant.iter().filter_map(|at| present.get(*at)).cloned().collect();
+        let reading = NodeReading {
             driver_version: self.inner.sys_driver_version().ok(),
             cuda_version: self.inner.sys_cuda_driver_version().ok().and_then(|it| u32::try_from(it).ok()),
-            gpus,
             present,
             absent,
-        })
+            ..NodeReading::default()
+        };
+        Ok((reading, devices))
+    }
+
+    /// The node and the GPUs that are wanted, one after the other, in the order in which NVML counts.
+    ///
+    /// # Errors
+    /// If NVML doesn't say how many GPUs there are.
+    pub fn read(&self, wanted: &[GpuId], own_pids: &[u32]) -> Result<NodeReading, NvmlError> {
+        let (reading, devices) = self.find(wanted)?;
+        let gpus = devices.iter().map(|device| self.gpu(device, own_pids)).collect();
+        Ok(NodeReading { gpus, ..reading })
     }
 
     /// What changes while a GPU works, by its UUID. Meant to be taken several times during a measurement.
@@ -162,7 +154,9 @@ impl Nvml {
         failures.lost.map_or(Ok(sample), |words| Err(lost(words)))
     }
 
-    fn gpu(&self, device: &Device, own_pids: &[u32]) -> GpuReading {
+    /// Everything about one GPU; of its processes those that are not among `own_pids`.
+    #[must_use]
+    pub fn gpu(&self, device: &Device, own_pids: &[u32]) -> GpuReading {
         match self.inner.device_by_index(device.index) {
             Ok(handle) => gpu::read(&handle, device.clone(), own_pids),
             Err(error) => {
@@ -170,6 +164,18 @@ impl Nvml {
                 GpuReading { device: device.clone(), lost, ..GpuReading::default() }
             }
         }
+    }
+
+    /// Processes with a CUDA context on a GPU, by its UUID, that are not among `own_pids`.
+    ///
+    /// # Errors
+    /// If the GPU can't be opened, or is lost.
+    pub fn processes(&self, uuid: &str, own_pids: &[u32]) -> Result<Vec<Process>, NvmlError> {
+        let lost = |words: String| NvmlError::Gpu { gpu: uuid.to_owned(), words };
+        let device = self.inner.device_by_uuid(uuid).map_err(|error| lost(error.to_string()))?;
+        let mut failures = Failures::default();
+        let processes = gpu::processes(&device, &mut failures, own_pids);
+        failures.lost.map_or(Ok(processes.unwrap_or_default()), |words| Err(lost(words)))
     }
 
     fn device(&self, index: u32) -> Device {
@@ -188,16 +194,11 @@ impl Nvml {
         }
     }
 
-    /// The GPU that a MIG instance is a part of; `None` for whole GPUs and where NVML doesn't know the instance.
+    /// The GPU that a MIG instance is a part of; `None` for whole GPUs, for instances whose name holds their GPU's,
+    /// and where NVML doesn't know the instance.
     fn whole_gpu(&self, id: &GpuId) -> Option<GpuId> {
-        let GpuId::Uuid(uuid) = id else { return None };
-        let prefix = uuid.get(..4).filter(|prefix| prefix.eq_ignore_ascii_case("MIG-"))?;
-        // Drivers before R470 put the GPU's own UUID into the instance's: MIG-GPU-…/1/0.
-        let rest = uuid.get(prefix.len()..)?;
-        if rest.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("GPU-")) {
-            return Some(GpuId::Uuid(rest.split('/').next()?.to_owned()));
-        }
+        let GpuId::Mig(uuid) = id else { return None };
         let part = self.inner.device_by_uuid(uuid.as_str()).ok()?;
-        part.mig_parent_device().and_then(|parent| parent.uuid()).ok().map(GpuId::Uuid)
+        part.mig_parent_device().and_then(|parent| parent.uuid()).ok().map(GpuId::Gpu)
     }
 }

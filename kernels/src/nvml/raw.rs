@@ -3,11 +3,10 @@
 
 use std::ffi::{CStr, c_uint};
 
+use diag::gpu_facts::reading::{Fabric, FabricState, Memory, RemappedRows, SpareRows, SramEcc};
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper_sys::bindings::{self as sys, field_id};
-
-use super::reading::{Fabric, FabricState, Memory, RemappedRows, SpareRows, SramEcc};
 
 /// NVML's tag of a versioned structure: its size, and its version in the highest byte.
 const fn tag<T>(version: u32) -> u32 {

@@ -15,11 +15,14 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-pub use net::{NetDevice, net_devices};
-pub use pcie::{PciDevice, PcieNode, PciePath, pci_address, pci_devices, pcie_path};
-pub use process::{ProcessOwner, process_owner};
-pub use rdma::{RdmaDevice, RdmaPort, rdma_devices};
-pub use system::{Imex, Memlock, PeerMemory, Shm, imex, memlock, modules, peer_memory, shm, uptime_s};
+use diag::gpu_facts::ids::pci_address;
+use diag::gpu_facts::reading::{MachineReading, PciePath};
+
+pub use net::net_devices;
+pub use pcie::{pci_devices, pcie_path};
+pub use process::process_owner;
+pub use rdma::rdma_devices;
+pub use system::{imex, memlock, modules, peer_memory, shm, uptime_s};
 
 /// Most bytes of one file that are read: /proc/modules of a machine with a thousand modules fits.
 const MOST_BYTES: u64 = 256 * 1024;
@@ -50,31 +53,6 @@ impl Root {
     fn path(&self, below: &str) -> PathBuf {
         self.folder.join(below)
     }
-}
-
-/// Everything that this module knows of a node.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct MachineReading {
-    /// Seconds since the start of the machine.
-    pub uptime_s: Option<u64>,
-    /// `/dev/shm`.
-    pub shm: Option<Shm>,
-    /// Memory that the process that asks may lock.
-    pub memlock: Option<Memlock>,
-    /// Loaded kernel modules.
-    pub modules: Option<Vec<String>>,
-    /// What lets an RDMA device reach GPU memory.
-    pub peer_memory: Option<PeerMemory>,
-    /// What NVLink between nodes needs; `None` where it was not asked.
-    pub imex: Option<Imex>,
-    /// RDMA devices.
-    pub rdma: Vec<RdmaDevice>,
-    /// Network interfaces.
-    pub net: Vec<NetDevice>,
-    /// Network and display controllers on the bus.
-    pub pci: Vec<PciDevice>,
-    /// The ways of the RDMA devices and of the GPUs that were asked for through the PCIe tree, by device.
-    pub paths: Vec<PciePath>,
 }
 
 /// Reads everything. `gpus` are PCI addresses; `fabric_spans_nodes`: whether to look for IMEX, which takes a look at
@@ -134,4 +112,9 @@ fn names(folder: &Path) -> Vec<String> {
 /// The last part of what a link points at, such as the PCI address of a device or the name of its driver.
 fn link_name(link: &Path) -> Option<String> {
     Some(std::fs::read_link(link).ok()?.file_name()?.to_str()?.to_owned())
+}
+
+/// The PCI address that a link `device` points at.
+fn pci_function(link: &Path) -> Option<String> {
+    link_name(link).filter(|name| pci_address(name).is_some())
 }

@@ -2,41 +2,9 @@
 
 use std::path::Path;
 
-use super::{Root, link_name, names, text};
+use diag::gpu_facts::reading::{RdmaDevice, RdmaPort};
 
-/// One RDMA device.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RdmaDevice {
-    /// Its name on this node.
-    pub name: String,
-    /// The PCI function behind it.
-    pub pci: Option<String>,
-    /// Whether programs can open it: a uverbs device belongs to it. Management devices (umad, issm) don't matter.
-    pub verbs: bool,
-    /// Network interfaces of the same PCI function.
-    pub net_devices: Vec<String>,
-    /// Version of its firmware.
-    pub firmware: Option<String>,
-    /// Its ports, by number.
-    pub ports: Vec<RdmaPort>,
-}
-
-/// One port of an RDMA device.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RdmaPort {
-    /// Its number, from 1.
-    pub number: u32,
-    /// Logical state in the kernel's word, such as `ACTIVE` or `DOWN`.
-    pub state: Option<String>,
-    /// State of the cable, such as `LinkUp`, `Polling` or `Disabled`.
-    pub physical_state: Option<String>,
-    /// `InfiniBand` or `Ethernet`.
-    pub link_layer: Option<String>,
-    /// Gbit/s.
-    pub rate_gbit_s: Option<f64>,
-    /// How often the link went down since the driver was loaded.
-    pub downs: Option<u64>,
-}
+use super::{Root, names, pci_function, text};
 
 /// All RDMA devices, by name.
 #[must_use]
@@ -48,7 +16,7 @@ pub fn rdma_devices(root: &Root) -> Vec<RdmaDevice> {
     let each = |name: String| {
         let folder = class.join(&name);
         RdmaDevice {
-            pci: link_name(&folder.join("device")).filter(|name| super::pci_address(name).is_some()),
+            pci: pci_function(&folder.join("device")),
             verbs: opened.contains(&name),
             net_devices: names(&folder.join("device/net")),
             firmware: text(&folder.join("fw_ver")),

@@ -1,42 +1,8 @@
 //! What a node sets for all programs: shared memory, locked memory, kernel modules, IMEX, how long it is up.
 
+use diag::gpu_facts::reading::{Imex, Memlock, PeerMemory, Shm};
+
 use super::{Root, names, text};
-
-/// Size of `/dev/shm`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shm {
-    /// All of it, in bytes.
-    pub total_bytes: u64,
-    /// What is free, in bytes.
-    pub free_bytes: u64,
-}
-
-/// How much memory a process may lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memlock {
-    /// What holds now, in bytes; `None`: no limit.
-    pub soft_bytes: Option<u64>,
-    /// What an ordinary user may raise it to, in bytes; `None`: no limit.
-    pub hard_bytes: Option<u64>,
-}
-
-/// What lets an RDMA device reach GPU memory through a module.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PeerMemory {
-    /// Whether `nvidia_peermem`, or `nv_peer_mem` as it was called, is loaded.
-    pub loaded: bool,
-    /// Whether it is registered with the RDMA stack; `None` where the stack doesn't say.
-    pub registered: Option<bool>,
-}
-
-/// What NVLink between nodes needs beside the fabric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Imex {
-    /// Channel devices in `/dev/nvidia-caps-imex-channels`.
-    pub channels: u32,
-    /// Whether a process `nvidia-imex` runs.
-    pub daemon: bool,
-}
 
 /// `None` where there is no such folder.
 #[must_use]

@@ -65,6 +65,10 @@ numbers_of! {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlInit_v2() -> nvmlReturn_t {
+    if let Ok(path) = of_system("environ") {
+        let lines: Vec<String> = std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect();
+        let _ = std::fs::write(path.as_str().unwrap_or_default(), lines.concat());
+    }
     match of_system("nvmlInit_v2") {
         Ok(_) => SUCCESS,
         Err(code) => code,

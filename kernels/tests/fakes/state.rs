@@ -2,8 +2,9 @@
 //! under a running reader. `AIMASTER_FAKE_NVML` names it, else it lies beside the library as `<library>.json`.
 //!
 //! The file: `{"<function>": answer, …, "mig": {"MIG-…": 0}, "gpus": [{"<function>[:<argument>]": answer, …}]}`. An
-//! answer `{"error": N}` is that code of NVML, a GPU's `"*"` answers for all that it doesn't name, and what has no
-//! answer is not supported.
+//! answer `{"error": N}` is that code of NVML, `{"hang_ms": N}` is not supported and says so that late, a GPU's `"*"`
+//! answers for all that it doesn't name, and what has no answer is not supported. `"environ"` names a file that gets the
+//! environment of the process that starts the library.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
@@ -64,6 +65,10 @@ pub fn index(device: nvmlDevice_t) -> (usize, bool) {
 
 fn checked(answer: Option<&Value>) -> Result<Value, nvmlReturn_t> {
     let answer = answer.ok_or(NOT_SUPPORTED)?;
+    if let Some(late) = answer.get("hang_ms").and_then(Value::as_u64) {
+        std::thread::sleep(std::time::Duration::from_millis(late));
+        return Err(NOT_SUPPORTED);
+    }
     match answer.get("error").and_then(Value::as_u64) {
         Some(code) => Err(u32::try_from(code).unwrap_or(UNKNOWN)),
         None => Ok(answer.clone()),

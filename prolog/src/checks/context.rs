@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use diag::check::CheckName;
 use diag::facts::{Engine, GpuName, Joined, NodeId, Roster};
+use diag::gpu_facts::{self, Fact};
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use diag::policy::Policy;
 use diag::round::Round;
 use jiff::Timestamp;
 
-use crate::protocol::{Member, Reply, Request, Tag, Target};
+use crate::protocol::{Member, Products, Reply, Request, Tag, Target};
 use crate::worker_client::{Worker, WorkerError};
 
 /// A check's own limit in windows.
@@ -103,6 +104,19 @@ impl Context<'_> {
         Subject::Gpu { node: self.me, index }
     }
 
+    /// What was seen of a rank's GPU while it multiplied, beside what was read of it at rest.
+    pub(super) fn seen(&self, rank: u32, products: &Products) -> Vec<Fact> {
+        let Subject::Gpu { node, index } = self.gpu(rank) else { return Vec::new() };
+        let before = self
+            .worker
+            .reading()
+            .and_then(|reading| reading.gpus.iter().find(|gpu| gpu_facts::number(&gpu.device) == index));
+        let (Some(before), Some(load)) = (before, products.loads.get(rank as usize)) else {
+            return Vec::new();
+        };
+        gpu_facts::bounded(gpu_facts::under_load(node, self.roster.name(node), before, load))
+    }
+
     /// How long torch may take to start, ms.
     pub(super) fn torch_start_ms(&self) -> u64 {
         u64::from(self.policy.time.torch_start_s) * 1000
@@ -182,6 +196,7 @@ impl Context<'_> {
             bytes: None,
             samples: Vec::new(),
             detail: String::new(),
+            facts: Vec::new(),
             started_at: span.started_at,
             finished_at: span.finished_at,
         }

@@ -77,6 +77,7 @@ pub(super) fn of_gpus(cx: &Context<'_>, products: &Products, span: Span) -> Vec<
         let model = cx.gpus().get(rank as usize).map_or("", |gpu| gpu.model.as_str());
         let mut flops = cx.measurement(Metric::Flops, gpu.clone(), *rate, span);
         flops.detail = model.to_owned();
+        flops.facts = cx.seen(rank, products);
         let wrong = products.wrong.iter().find(|(at, _)| *at == rank);
         let mut correct =
             cx.measurement(Metric::Correct, gpu.clone(), if wrong.is_some() { 0.0 } else { 1.0 }, span);

@@ -118,6 +118,7 @@ mod tests {
             rank_ports: vec![1, 2],
             gpus: Vec::new(),
             libraries: String::new(),
+            known: diag::gpu_facts::Known::default(),
             unable: None,
         };
         for check in ALL {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use diag::gpu_facts::ids::GpuId;
 use serde::{Deserialize, Serialize};
 
 /// What [`super::Request::Open`] needs.
@@ -26,6 +27,19 @@ pub struct Libraries {
     pub nccl: PathBuf,
     /// NVML.
     pub nvml: PathBuf,
+}
+
+/// What [`super::Request::Look`] needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Look {
+    /// The job's GPUs on this node.
+    pub gpus: Vec<GpuId>,
+    /// NVML: a file, a folder that holds it, or empty: the loader's own search.
+    pub nvml: PathBuf,
+    /// The folder that holds `sys`, `proc` and `dev`.
+    pub root: PathBuf,
+    /// How long NVML and the kernel's files may take.
+    pub limit_ms: u64,
 }
 
 /// What was opened.

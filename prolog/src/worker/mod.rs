@@ -8,6 +8,7 @@ mod exchange;
 mod host;
 mod launch;
 mod listen;
+mod look;
 mod timed;
 
 use std::io::{Read, Write};
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 use crate::protocol::{Answer, Call, Decoder, Reply, Request, encode};
 use cuda::Cuda;
 use host::Host;
+use look::Looker;
 use timed::Cancel;
 
 /// How long a request that was overtaken by the next one may take to notice.
@@ -73,6 +75,7 @@ struct Worker {
     listeners: Vec<TcpListener>,
     host: Option<Arc<Host>>,
     cuda: Option<Arc<Cuda>>,
+    looker: Looker,
     job: Option<Job>,
 }
 
@@ -80,7 +83,14 @@ impl Worker {
     fn new(socket: &UnixStream) -> std::io::Result<Self> {
         socket.set_write_timeout(Some(SEND_WAIT))?;
         let replies = Arc::new(Mutex::new(socket.try_clone()?));
-        Ok(Self { replies, listeners: Vec::new(), host: None, cuda: None, job: None })
+        Ok(Self {
+            replies,
+            listeners: Vec::new(),
+            host: None,
+            cuda: None,
+            looker: Looker::default(),
+            job: None,
+        })
     }
 
     /// Reads requests until the socket ends. Returning ends the process, whatever its threads do.
@@ -128,7 +138,13 @@ impl Worker {
                 }
                 Err(error) => Reply::Failed { message: error.to_string() },
             },
-            Request::Open(wanted) => match Cuda::open(&wanted) {
+            Request::Look(wanted) => {
+                let replies = Arc::clone(&self.replies);
+                // As below: a socket that can't be written to has ended.
+                let told = move |reading| _ = send(&replies, call.id, Reply::Looked(Box::new(reading)));
+                return self.looker.look(wanted, told);
+            }
+            Request::Open(wanted) => match Cuda::open(&wanted, self.looker.clone()) {
                 Ok((cuda, opened)) => {
                     self.cuda = Some(Arc::new(cuda));
                     Reply::Opened(opened)

@@ -17,6 +17,7 @@ use kernels::cuda::{Driver, Operand};
 use kernels::nccl::Nccl;
 
 use super::host::Host;
+use super::look::{Looker, Watched};
 use super::timed::{Cancel, Until};
 use crate::protocol::{Device, Devices, Opened, Reply, Request};
 use collective::Work;
@@ -27,11 +28,13 @@ use ranks::Ranks;
 pub(super) struct Cuda {
     nccl: Nccl,
     ranks: Ranks<Gpu>,
+    looker: Looker,
+    watched: Vec<Watched>,
 }
 
 impl Cuda {
     /// Loads the libraries and opens the GPUs that are wanted.
-    pub(super) fn open(wanted: &Devices) -> Result<(Self, Opened), String> {
+    pub(super) fn open(wanted: &Devices, looker: Looker) -> Result<(Self, Opened), String> {
         let until = Until::after(Duration::from_millis(wanted.limit_ms), &Cancel::default());
         let libraries = Arc::new(gpu::libraries(&wanted.libraries));
         let driver = Arc::new(Driver::open(&libraries).map_err(gpu::words)?);
@@ -50,8 +53,10 @@ impl Cuda {
         });
         let (ranks, gpus) = opened?;
         let nccl = nccl.map_err(|_| "loading NCCL hit a bug (panic)".to_owned())?.map_err(gpu::words)?;
+        let watched = gpus.iter().map(|gpu| Watched { uuid: gpu.uuid.clone(), pci: gpu.pci.clone() });
+        let watched = watched.collect();
         let opened = Opened { gpus, cuda: version.to_string(), nccl: nccl.version().to_string() };
-        Ok((Self { nccl, ranks }, opened))
+        Ok((Self { nccl, ranks, looker, watched }, opened))
     }
 
     /// Runs one primitive to its end, its limit, or until it is cancelled; `None`: it is the host engine's.
@@ -66,10 +71,10 @@ impl Cuda {
         };
         Some(match request {
             &Request::Product { window_ms, limit_ms, .. } => {
-                product::run(&self.ranks, Operand::Bf16, Duration::from_millis(window_ms), &until(limit_ms))
+                self.product(Operand::Bf16, window_ms, &until(limit_ms))
             }
             &Request::Fp8Product { window_ms, limit_ms } => {
-                product::run(&self.ranks, Operand::E4m3, Duration::from_millis(window_ms), &until(limit_ms))
+                self.product(Operand::E4m3, window_ms, &until(limit_ms))
             }
             &Request::WakeUp { window_ms, limit_ms, .. } => {
                 launch::run(&self.ranks, Duration::from_millis(window_ms), &until(limit_ms))
@@ -86,5 +91,16 @@ impl Cuda {
             }
             _ => return None,
         })
+    }
+
+    /// Multiplies on all GPUs while they are watched.
+    fn product(&self, operand: Operand, window_ms: u64, until: &Until) -> Reply {
+        let window = Duration::from_millis(window_ms);
+        let watch = self.looker.watch(&self.watched, window);
+        let mut reply = product::run(&self.ranks, operand, window, until);
+        if let (Reply::Product(products), Some(watch)) = (&mut reply, watch) {
+            products.loads = watch.finish();
+        }
+        reply
     }
 }

@@ -79,6 +79,7 @@ fn sum_up(all: &[Beside]) -> Option<Overlap> {
         fingerprints: Vec::new(),
         library: String::new(),
         wrong: Vec::new(),
+        loads: Vec::new(),
     };
     Some(Overlap { busbw_alone: rates(|one| &one.alone)?, products, busbw: rates(|one| &one.at_once)? })
 }

@@ -41,6 +41,7 @@ pub(super) fn run(ranks: &Ranks<Gpu>, operand: Operand, window: Duration, until:
         fingerprints: Vec::new(),
         library: String::new(),
         wrong: Vec::new(),
+        loads: Vec::new(),
     };
     let mut wrong = 0.0;
     for (rank, one) in (0..).zip(done) {

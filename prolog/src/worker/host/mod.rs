@@ -104,9 +104,12 @@ impl Host {
                 transfer::run(self, *tag, *target, *bytes, &until)
             }
             Request::Fp8Product { .. } => Reply::Failed { message: "processors have no fp8".to_owned() },
-            Request::Listen(_) | Request::Open(_) | Request::Join { .. } | Request::Ping | Request::Stop => {
-                Reply::Failed { message: "this request is no primitive".to_owned() }
-            }
+            Request::Listen(_)
+            | Request::Look(_)
+            | Request::Open(_)
+            | Request::Join { .. }
+            | Request::Ping
+            | Request::Stop => Reply::Failed { message: "this request is no primitive".to_owned() },
         }
     }
 

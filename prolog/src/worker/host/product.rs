@@ -142,6 +142,7 @@ fn sum_up(counted: &[Counted]) -> Products {
         fingerprints: Vec::new(),
         library: String::new(),
         wrong: Vec::new(),
+        loads: Vec::new(),
     }
 }
 
