@@ -1,6 +1,12 @@
-//! The pure half of `cargo xtask bench gpu`: turns, medians, ratios, and what nccl-tests prints.
+//! What of `cargo xtask bench gpu` needs no GPU: turns, medians, ratios, what nccl-tests prints, and the start of our side.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+#[path = "../benches/gpu/ours.rs"]
+#[allow(dead_code, reason = "what measures needs a GPU")]
+mod ours;
+#[path = "../benches/gpu/theirs.rs"]
+#[allow(dead_code, reason = "what measures needs a GPU")]
+mod theirs;
 #[path = "../benches/gpu/turns.rs"]
 mod turns;
 
@@ -9,7 +15,7 @@ use std::cell::RefCell;
 use turns::{Spread, busbw, by_turns, row, table};
 
 fn run<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
 #[test]
@@ -66,6 +72,16 @@ fn a_side_that_can_t_is_asked_once_and_the_other_goes_on() {
     let text = table(&[cells]);
     assert!(text.starts_with("what     unit     ours "), "{text}");
     assert!(text.ends_with("torch; theirs, turn 1: there is no torch\n"), "{text}");
+}
+
+#[test]
+fn our_side_is_a_worker_that_says_what_it_can_t_open() {
+    let error =
+        run(ours::Ours::start(&["GPU-00000000-0000-0000-0000-000000000000".to_owned()])).err().unwrap();
+    let text = format!("{error:#}");
+    // Without a driver it names the driver's library; with one, the GPU that is not there.
+    assert!(text.contains("the worker can't: "), "{text}");
+    assert!(text.contains("libcuda.so.1") || text.contains("GPU-00000000"), "{text}");
 }
 
 #[test]
