@@ -38,7 +38,7 @@ const MUNGE_SOCKET: &str = "/run/munge/munge.socket.2";
 /// Starts the worker and tells what this node is. A node that can't measure still meets the others, so that they
 /// know why.
 pub async fn facts(assignment: &Assignment) -> (Option<Worker>, NodeFacts) {
-    let (mut worker, ports) = match worker(assignment).await {
+    let (mut worker, ports) = match worker_beside(assignment).await {
         Ok((worker, ports)) => (Some(worker), Ok(ports)),
         Err(error) => (None, Err(error)),
     };
@@ -78,9 +78,17 @@ pub async fn facts(assignment: &Assignment) -> (Option<Worker>, NodeFacts) {
     (worker, facts)
 }
 
-async fn worker(assignment: &Assignment) -> Result<(Worker, Vec<u16>)> {
-    let policy = &assignment.policy;
+async fn worker_beside(assignment: &Assignment) -> Result<(Worker, Vec<u16>)> {
     let beside = std::env::current_exe().context("where is this program?")?.with_file_name(WORKER);
+    worker(&beside, assignment).await
+}
+
+/// Starts `program` as the worker of this node; where its ranks listen.
+///
+/// # Errors
+/// If the job's GPUs or the policy's libraries can't be used, or the worker does not start.
+pub async fn worker(program: &Path, assignment: &Assignment) -> Result<(Worker, Vec<u16>)> {
+    let policy = &assignment.policy;
     let options = Options {
         user: policy.paths.worker_user.clone(),
         ranks: engine::ranks(assignment),
@@ -90,7 +98,7 @@ async fn worker(assignment: &Assignment) -> Result<(Worker, Vec<u16>)> {
         devices: engine::devices(assignment)?,
         environment: engine::environment(assignment),
     };
-    let mut worker = Worker::spawn(&beside, options)?;
+    let mut worker = Worker::spawn(program, options)?;
     let ports = worker.hello(WORKER_WAIT).await?.to_vec();
     if let Some(look) = hardware::look(assignment)? {
         worker.look(look)?;

@@ -36,6 +36,11 @@ enum Task {
         #[arg(long, default_value_t = 10)]
         runs: u32,
     },
+    /// Measure beside what others measure with.
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
     /// Rewrite the parts of the documentation that are made from the code.
     Docs,
     /// Build for production and copy plugin, helpers, policy and baselines to where Slurm looks for them.
@@ -46,11 +51,23 @@ enum Task {
     },
 }
 
+#[derive(Subcommand)]
+enum Bench {
+    /// Products, launches and collectives on this machine's GPUs, by turns with PyTorch, a plain launch loop and
+    /// nccl-tests.
+    Gpu {
+        /// How many turns, at least 5.
+        #[arg(long, default_value_t = 5)]
+        repeats: u32,
+    },
+}
+
 fn main() -> Result<()> {
     match Arguments::parse().task {
         Task::Demo => demo(),
         Task::Test { only } => test(only.as_deref()),
         Task::Soak { runs } => soak(runs),
+        Task::Bench { what: Bench::Gpu { repeats } } => bench_gpu(repeats),
         Task::Docs => docs(),
         Task::Install { root } => install::install(&root),
     }
@@ -71,6 +88,21 @@ fn soak(runs: u32) -> Result<()> {
     packages::install()?;
     cargo(&["build", "--quiet", "--workspace"])?;
     cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "soak", "--", &runs.to_string()])
+}
+
+/// A machine with GPUs is not one that packages are installed on: what is missing there is said in the table.
+fn bench_gpu(repeats: u32) -> Result<()> {
+    cargo(&[
+        "bench",
+        "--quiet",
+        "--package",
+        "prolog",
+        "--bench",
+        "gpu",
+        "--",
+        "--repeats",
+        &repeats.to_string(),
+    ])
 }
 
 /// The test that finds drift also mends it; the second run says whether that was all.
