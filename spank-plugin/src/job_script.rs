@@ -126,6 +126,7 @@ pub fn prolog_helper(arguments: &Arguments) -> PathBuf {
 mod tests {
     use super::*;
 
+    // A31, N09: no PATH to look programs up in, nothing of the user's.
     #[test]
     fn the_helper_sees_slurm_s_variables_and_the_request_only() {
         let all = [
