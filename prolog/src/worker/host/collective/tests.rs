@@ -301,6 +301,7 @@ fn a_silent_port_is_the_same_one_way_on_both_sides() {
     }
 }
 
+// J15.
 #[test]
 fn another_key_is_refused() {
     let nodes = [Node::new(0, 1), Node::with_key(1, 1, DataKey([8; 32]))];
@@ -308,6 +309,7 @@ fn another_key_is_refused() {
     assert!(ways(&results[0])[0].why.contains("not a worker of this job"), "{results:?}");
 }
 
+// J15.
 #[test]
 fn an_address_of_another_node_is_told_from_a_stranger() {
     let nodes = [Node::new(0, 1), Node::new(1, 1)];
