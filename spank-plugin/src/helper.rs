@@ -295,6 +295,7 @@ mod tests {
         assert!(took > Duration::from_millis(300) && took < Duration::from_millis(1500), "{took:?}");
     }
 
+    // E07.
     #[test]
     fn a_flood_neither_blocks_the_helper_nor_grows() {
         let (run, _) = shell("yes | head -c 3000000; yes | head -c 3000000 >&2; exit 7", Limits::EPILOG);
