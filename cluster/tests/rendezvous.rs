@@ -53,6 +53,7 @@ async fn a_single_node_meets_itself() {
     assert_eq!(session.conclude(Some(&1), soon(100)).await.unwrap(), 1);
 }
 
+// D05.
 #[tokio::test]
 async fn a_thousand_nodes_meet_on_one_thread() {
     // Each of them keeps a roster of all: a million entries, which takes unoptimised code half a minute.
@@ -69,6 +70,7 @@ async fn a_thousand_nodes_meet_on_one_thread() {
     assert!(met < Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 5 }), "{met:?}");
 }
 
+// M13.
 #[tokio::test]
 async fn an_absent_node_is_named_and_the_others_go_on() {
     let mut job = Job::new(3, 4);
@@ -297,6 +299,7 @@ async fn a_killed_peer_is_lost_at_once_and_for_good() {
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
 }
 
+// M05, M13: the late answer of one round is none of the next.
 #[tokio::test]
 async fn a_frozen_peer_is_lost_at_the_deadline_and_its_late_answer_is_dropped() {
     let mut sessions = all(&Job::new(13, 4)).await;
@@ -341,6 +344,7 @@ async fn the_leader_may_conclude_while_others_exchange() {
     }
 }
 
+// N07.
 #[tokio::test]
 async fn other_versions_and_requests_are_marked_with_both() {
     let odd_ones = [

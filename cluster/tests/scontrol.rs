@@ -13,6 +13,7 @@ use fake_slurm::{Fake, IDLE, record, run, soon};
 use proptest::prelude::*;
 use tokio::time::Instant;
 
+// C03, C05, C17: drained before the job goes back, and an admin's reason stays.
 #[tokio::test]
 async fn a_requeue_leaves_out_old_and_new_nodes_and_touches_nobody_elses() {
     let comment = "   AdminComment=ticket 7 aimaster{requeues=1} \n";
@@ -100,6 +101,7 @@ async fn a_controller_that_comes_back_is_waited_for() {
     assert_eq!(fake.calls(), ["show job 5", "show job 5", "notify 5 hello", "show job 5"]);
 }
 
+// C01, A35.
 #[tokio::test]
 async fn a_controller_that_stays_away_is_reported_in_time() {
     let fake = Fake::new("echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1");
@@ -139,6 +141,7 @@ async fn jobs_that_cannot_go_back_stay() {
     }
 }
 
+// A31, A35, F03.
 #[tokio::test]
 async fn a_child_is_bounded_and_its_words_are_kept() {
     let slow = Fake::new("sleep 30");

@@ -118,6 +118,19 @@ async fn squeue_is_bounded_and_its_failures_have_names() {
     assert_eq!(gone.calls(), ["show job 5"]);
 }
 
+// C22: no field has a width, and what was cut all the same is no shorter list.
+#[test]
+fn no_list_of_nodes_is_cut() {
+    let format = queue::arguments("5")[8];
+    assert!(format.split(',').all(|field| field.ends_with(":|")), "{format}");
+    let names: Vec<String> = (0..2000).map(|node| format!("rack{}-gpu{node}", node % 7)).collect();
+    let line = format!("5|5|N/A|N/A|RUNNING|0|1|1|{}|", names.join(","));
+    assert_eq!(queue::job(&line, 5).unwrap().nodes, names);
+    for end in 1..line.len() {
+        assert!(queue::job(&line[..end], 5).is_err(), "{}", &line[..end]);
+    }
+}
+
 #[test]
 fn of_squeues_lines_the_own_one_counts() {
     let text = "2|2|3,8%2|N/A|PENDING|0|1|0||\n6|2|2|N/A|RUNNING|3|1|0|n[1,3]|\n3|3|N/A|3|CONFIGURING|0|1|1|n1|\n4|4|N/A|3|RUNNING|0|1|1|n2|\n";

@@ -293,6 +293,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
 mod tests {
     use super::*;
 
+    // G11.
     #[test]
     fn an_outlier_needs_three_peers_and_a_wide_gap() {
         let rule = OutlierRule::of(Engine::Host);
@@ -329,6 +330,7 @@ mod tests {
         }
     }
 
+    // F10.
     #[test]
     fn a_limit_of_zero_or_nan_is_refused() {
         for value in ["0.0", "-1.0", "nan", "inf"] {
@@ -340,6 +342,7 @@ mod tests {
         assert!(Baselines::parse("engine='host'\nlimits=[]").is_err());
     }
 
+    // G06.
     #[test]
     fn the_file_that_names_a_gpu_most_exactly_is_taken() {
         let file =
@@ -359,6 +362,7 @@ mod tests {
         assert_eq!(Baselines::for_gpu(&files[..2], "NVIDIA L40S"), None);
     }
 
+    // G07.
     #[test]
     fn a_limit_applies_only_where_all_that_it_says_is_known_and_so() {
         let entry = |conditions: &str, value: u32| {

@@ -170,6 +170,7 @@ mod tests {
         lint(&Baselines::parse(&text).unwrap()).iter().map(ToString::to_string).collect()
     }
 
+    // G05.
     #[test]
     fn published_limits_that_are_plainly_wrong_are_refused() {
         // Each with what is right beside it.

@@ -64,19 +64,26 @@ pub fn of_check(
     }
     for (node, because) in &state.lost {
         let name = roster.name(*node);
+        let partner = partner(state, *node);
+        let with = partner.map_or_else(String::new, |other| format!(" with {}", roster.name(other)));
         let message = format!(
-            "{name} was lost during {}: {because}; its health is not known; see the log of slurmd on {name}",
+            "{name} was lost during {}{with}: {because}; its health is not known; see the log of slurmd on {name}",
             state.check
         );
-        findings.push(blank(check, Status::Error, Subject::Node { node: *node }, message));
+        let lost = blank(check, Status::Error, Subject::Node { node: *node }, message);
+        findings.push(Finding { peers: partner.into_iter().collect(), ..lost });
     }
     for (node, error) in &state.errors {
-        let message = format!("{}: {}", roster.name(*node), error.message);
+        let partner = partner(state, *node);
+        let with = partner
+            .map_or_else(String::new, |other| format!("; it was measured with {}", roster.name(other)));
+        let message = format!("{}: {}{with}", roster.name(*node), error.message);
+        let peers = partner.into_iter().collect();
         findings.push(if error.kind == ErrorKind::Timeout {
             let class = Some(FaultClass::Timeout);
-            Finding { class, ..blank(check, Status::Fail, Subject::Run, message) }
+            Finding { class, peers, ..blank(check, Status::Fail, Subject::Run, message) }
         } else {
-            blank(check, Status::Error, Subject::Node { node: *node }, message)
+            Finding { peers, ..blank(check, Status::Error, Subject::Node { node: *node }, message) }
         });
     }
     match &state.shown {
@@ -91,6 +98,17 @@ pub fn of_check(
         Shown::Skipped(_) => {}
     }
     findings
+}
+
+/// With whom a node was when it was lost or could not work; `None` where it was alone, or with many.
+fn partner(state: &CheckState, node: NodeId) -> Option<NodeId> {
+    let ended = |look: &&Look| matches!(look.sight, Sight::Error(..) | Sight::Lost(..));
+    let mut others = state.looks.iter().filter(ended).filter_map(|look| match *look.group.as_slice() {
+        [a, b] if a == node => Some(b),
+        [a, b] if b == node => Some(a),
+        _ => None,
+    });
+    others.next().filter(|_| others.next().is_none())
 }
 
 fn of_nodes(

@@ -265,7 +265,7 @@ fn look(
         own.iter().filter_map(|nodes| about.get(nodes)).flatten().copied().collect();
     mine.sort_unstable_by_key(|(place, _)| *place);
     let mine: Vec<Evidence> = mine.into_iter().map(|(_, one)| one.clone()).collect();
-    let sight = trouble(result, group).unwrap_or_else(|| sight(&result.round, group, &mine));
+    let sight = trouble(result, group).unwrap_or_else(|| sight(result, group, &mine));
     let Round { index, purpose, mode, .. } = result.round;
     Look { group: group.to_vec(), round: index, purpose, mode, sight, evidence: mine }
 }
@@ -285,17 +285,30 @@ fn trouble(result: &RoundResult, group: &[NodeId]) -> Option<Sight> {
     })
 }
 
-fn sight(round: &Round, group: &[NodeId], evidence: &[Evidence]) -> Sight {
-    let useless = |message: String| Sight::Error(group[0], CheckError { kind: ErrorKind::Worker, message });
+fn sight(result: &RoundResult, group: &[NodeId], evidence: &[Evidence]) -> Sight {
+    let check = result.round.check;
+    // Of the node that brought it, which need not be the first of the group.
+    let useless = |brought: &dyn Fn(&[Measurement]) -> bool, message: String| {
+        let is_it = |node: &&NodeId| match result.outcomes.get(node) {
+            Some(NodeOutcome::Measured(own)) => brought(own),
+            _ => false,
+        };
+        let node = group.iter().find(is_it).unwrap_or(&group[0]);
+        Sight::Error(*node, CheckError { kind: ErrorKind::Worker, message })
+    };
     if evidence.is_empty() {
-        return useless(format!("{} measured nothing", round.check));
+        return useless(&<[Measurement]>::is_empty, format!("{check} measured nothing"));
     }
-    if let Some(bad) = evidence.iter().find(|one| !one.value.is_finite() || one.value < 0.0) {
-        return useless(format!("{} measured {}, which is no {}", round.check, bad.value, bad.metric.unit()));
+    let is_none = |value: f64| !value.is_finite() || value < 0.0;
+    if let Some(bad) = evidence.iter().find(|one| is_none(one.value)) {
+        let brought =
+            |own: &[Measurement]| own.iter().any(|one| one.subject == bad.subject && is_none(one.value));
+        let message = format!("{check} measured {}, which is no {}", bad.value, bad.metric.unit());
+        return useless(&brought, message);
     }
     // No work done says nothing about how fast it would have been; between nodes a silent link is a fault.
     if evidence.iter().any(|one| one.value == 0.0 && matches!(one.metric, Metric::Flops | Metric::Fp8Flops)) {
-        return useless(format!("{} finished no product in its window", round.check));
+        return useless(&|_| true, format!("{check} finished no product in its window"));
     }
     sight_of(evidence)
 }

@@ -74,6 +74,7 @@ fn each_action_does_what_the_manual_says_for_a_batch_job() {
     }
 }
 
+// C06, P06.
 #[test]
 fn the_reason_can_be_read_and_parsed() {
     let done = decision(&slow_third(), Some(&batch()), Fail, &Policy::default());
@@ -84,6 +85,7 @@ fn the_reason_can_be_read_and_parsed() {
     assert_eq!(done.comment.as_deref(), Some("aimaster{n=1 outcome=FAIL requeues=0 drained=n2}"));
 }
 
+// C18.
 #[test]
 fn interactive_jobs_are_cancelled_because_they_cannot_be_requeued() {
     let interactive = JobView { batch: false, ..batch() };
@@ -94,6 +96,7 @@ fn interactive_jobs_are_cancelled_because_they_cannot_be_requeued() {
     }
 }
 
+// C14, C18.
 #[test]
 fn a_requeue_that_is_not_possible_ends_the_job_and_says_why() {
     let cases = [
@@ -122,6 +125,7 @@ fn a_component_of_a_heterogeneous_job_is_ended_through_its_leader() {
     assert_eq!(view.target(), "10");
 }
 
+// A17.
 #[test]
 fn one_task_of_an_array_is_addressed_as_a_task() {
     let view = JobView { array_job_id: Some(12), array_task_id: Some(3), ..batch() };

@@ -46,6 +46,7 @@ fn a_file_is_called_by_what_it_is_for() {
     }
 }
 
+// G05.
 #[test]
 fn no_limit_that_ships_is_ruled_out_by_physics() {
     for (name, baselines) in files() {

@@ -15,20 +15,20 @@ use diag::judge::{Hardware, Suite};
 use diag::measurement::{Measurement, Metric, Subject};
 use diag::plan;
 use diag::round::{NodeOutcome, RoundResult, Step};
-use diag::verdict::{Status, Verdict};
+use diag::verdict::{Finding, Status, Verdict};
 use jiff::Timestamp;
 
 const GPUS: u32 = 4;
 const MODEL: &str = "NVIDIA H200";
 
-fn roster(nodes: u32, gpus: u32) -> Roster {
+fn roster(model: &str, nodes: u32, gpus: u32) -> Roster {
     let facts = || NodeFacts {
         version: "1".into(),
         request_digest: String::new(),
         engine: Engine::Cuda,
         address: None,
         rank_ports: vec![1; gpus as usize],
-        gpus: (0..gpus).map(|index| GpuName { index, model: MODEL.into() }).collect(),
+        gpus: (0..gpus).map(|index| GpuName { index, model: model.into() }).collect(),
         libraries: String::new(),
         known: Known::default(),
         unable: None,
@@ -64,6 +64,16 @@ fn job(
     gpus: u32,
     seen: impl Fn(NodeId, &[NodeId], usize) -> Vec<Measurement>,
 ) -> Verdict {
+    job_of(MODEL, check, (nodes, gpus), seen)
+}
+
+/// The same of GPUs of another model.
+fn job_of(
+    model: &str,
+    check: CheckName,
+    (nodes, gpus): (u32, u32),
+    seen: impl Fn(NodeId, &[NodeId], usize) -> Vec<Measurement>,
+) -> Verdict {
     let baselines = Baselines::parse(include_str!("../../conf/baselines/h200.toml")).unwrap();
     let suite = Suite {
         checks: vec![check],
@@ -72,7 +82,7 @@ fn job(
         baselines: vec![baselines],
         hardware: Hardware::default(),
     };
-    let roster = roster(nodes, gpus);
+    let roster = roster(model, nodes, gpus);
     let suite = suite.on(&roster);
     let mut results: Vec<RoundResult> = Vec::new();
     while let Step::Measure(round) = plan::next(&suite, &roster, &results) {
@@ -92,7 +102,12 @@ fn job(
 /// The verdict on a job whose every GPU shows what `seen` gives for node, GPU and round: TFLOP/s and the bits of its
 /// product.
 fn judged(nodes: u32, seen: impl Fn(NodeId, u32, usize) -> (f64, f64)) -> Verdict {
-    job(GemmFlops, nodes, GPUS, |node, _, round| {
+    judged_of(MODEL, nodes, seen)
+}
+
+/// The same of GPUs of another model.
+fn judged_of(model: &str, nodes: u32, seen: impl Fn(NodeId, u32, usize) -> (f64, f64)) -> Verdict {
+    job_of(model, GemmFlops, (nodes, GPUS), |node, _, round| {
         let of_gpu = |index: u32| {
             let (rate, bits) = seen(node, index, round);
             let subject = Subject::Gpu { node, index };
@@ -142,6 +157,20 @@ fn a_gpu_that_computes_other_bits_is_wrong_however_fast_it_is() {
     assert!(finding.message.contains("other bits than that of 7 others"), "{}", finding.message);
 }
 
+// G06: no limit is known, so they are compared with each other, and what was measured is shown.
+#[test]
+fn gpus_of_a_model_that_nobody_knows_are_compared_with_each_other() {
+    let bad = |node: NodeId, gpu: u32| (node, gpu) == (1, 3);
+    let slow = judged_of("NVIDIA X900", 2, |node, gpu, _| (if bad(node, gpu) { 500.0 } else { 700.0 }, 7.0));
+    assert_eq!(failed(&slow), [Subject::Gpu { node: 1, index: 3 }]);
+    let one = slow.findings.iter().find(|one| one.status == Status::Fail).unwrap();
+    assert!(one.limit.as_ref().unwrap().source.contains("median"), "{one:#?}");
+    let alike = judged_of("NVIDIA X900", 2, |_, _, _| (0.5, 7.0));
+    assert_eq!(alike.findings.iter().filter(|one| one.status == Status::Pass).count(), 2 * GPUS as usize);
+    let by_peers = |one: &Finding| one.limit.as_ref().is_some_and(|limit| limit.source.contains("median"));
+    assert!(alike.findings.iter().all(|one| one.value == Some(0.5) && by_peers(one)), "{alike:#?}");
+}
+
 #[test]
 fn slow_moments_of_different_gpus_are_nobodys_fault() {
     // Each round another GPU of the same node is slow.
@@ -160,7 +189,7 @@ fn a_node_with_one_gpu_of_the_job_has_nothing_to_reduce() {
         baselines: Vec::new(),
         hardware: Hardware::default(),
     };
-    let roster = roster(2, 1);
+    let roster = roster(MODEL, 2, 1);
     assert_eq!(plan::next(&suite, &roster, &[]), Step::Finished);
     let caps = Caps { max_drain_nodes: 1, max_drain_fraction: 1.0 };
     let verdict = verdict(&suite, &roster, &[], caps, None);

@@ -146,6 +146,7 @@ fn one_without_torch_makes_both_run_the_ring() {
     });
 }
 
+// F02, F03, F10: whatever else it prints, an exit or a number that can't be is no result.
 #[test]
 fn a_broken_torch_is_its_own_nodes_error_only() {
     run(async {

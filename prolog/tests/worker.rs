@@ -4,6 +4,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ async fn works(worker: &mut Worker) {
     assert_eq!(products.right, 1.0);
 }
 
+// N09.
 #[test]
 fn it_runs_without_rights_environment_and_outside_folders() {
     run(async {
@@ -154,6 +156,35 @@ fn a_busy_worker_stops_when_asked() {
     });
 }
 
+// E06: it is asked, then told, and killed last, with time to end in between.
+#[test]
+fn sigkill_comes_last() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        let (text, path) = (folder.path().join("text"), folder.path().join("worker"));
+        // It is deaf to its socket; the second one to SIGTERM, too.
+        for then in ["exit 0", "true"] {
+            let note = folder.path().join("note");
+            let (file, wait) = (note.display(), "while :; do sleep 0.02; done");
+            let script = format!(
+                "#!/bin/sh\nprintf 'begun ' >{file}\ntrap \"printf 'told ' >>{file}; {then}\" TERM\n{wait}\n"
+            );
+            std::fs::write(&text, script).unwrap();
+            assert!(Command::new("install").arg(&text).arg(&path).status().unwrap().success());
+            let worker = Worker::spawn(&path, options(1)).unwrap();
+            let pid = worker.pid().unwrap();
+            while !note.exists() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            worker.stop().await.unwrap();
+            assert!(!alive(pid));
+            assert_eq!(std::fs::read_to_string(&note).unwrap(), "begun told ", "{then}");
+            std::fs::remove_file(&note).unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_dropped_handle_leaves_no_process() {
     run(async {
@@ -164,6 +195,7 @@ fn a_dropped_handle_leaves_no_process() {
     });
 }
 
+// B11, G02.
 #[test]
 fn what_can_not_start_says_why() {
     run(async {

@@ -107,6 +107,7 @@ mod tests {
         }
     }
 
+    // A13: whatever happens inside, Slurm gets one of its two answers.
     #[test]
     fn no_panic_gets_through_and_the_next_hook_works() {
         assert_eq!(guarded("hook", FAILURE, || panic!("text")), FAILURE);
@@ -124,6 +125,25 @@ mod tests {
         assert!(
             registered.len() == crate::options::COUNT && registered.iter().all(|(_, has_arg)| *has_arg > 0)
         );
+    }
+
+    // B13, B14: in the order of Slurm's header, which from 22.05 to 26.05 has not changed.
+    #[test]
+    fn items_and_contexts_have_the_numbers_of_slurm_s_header() {
+        use slurm_spank::Context::{Allocator, JobScript, Local, Remote, Slurmd};
+        use slurm_spank::spank_sys as header;
+        let items = [
+            (0, header::spank_item_S_JOB_UID),
+            (1, header::spank_item_S_JOB_GID),
+            (2, header::spank_item_S_JOB_ID),
+            (3, header::spank_item_S_JOB_STEPID),
+            (9, header::spank_item_S_JOB_ARGV),
+            (11, header::spank_item_S_TASK_ID),
+            (12, header::spank_item_S_TASK_GLOBAL_ID),
+        ];
+        assert!(items.iter().all(|(number, item)| number == item), "{items:?}");
+        let contexts = [Local, Remote, Allocator, Slurmd, JobScript].map(|context| context as u32);
+        assert_eq!(contexts, [1, 2, 3, 4, 5]);
     }
 
     #[test]

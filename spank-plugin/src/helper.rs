@@ -278,6 +278,7 @@ mod tests {
         assert_eq!(run.errors, b"bad luck\n");
     }
 
+    // A02, A25: own bounds, far below Slurm's.
     #[test]
     fn silence_ends_with_the_handshake() {
         let (run, took) = shell("exec sleep 60", SHORT);
@@ -285,6 +286,7 @@ mod tests {
         assert!(took < Duration::from_millis(1200), "{took:?}");
     }
 
+    // A02, A25, E06: SIGTERM and a while, SIGKILL last.
     #[test]
     fn a_helper_past_its_own_deadline_is_stopped_even_if_it_ignores_sigterm() {
         let script = "trap '' TERM; echo deadline_ms 100; while :; do sleep 0.05; done";
@@ -293,6 +295,7 @@ mod tests {
         assert!(took > Duration::from_millis(300) && took < Duration::from_millis(1500), "{took:?}");
     }
 
+    // E07.
     #[test]
     fn a_flood_neither_blocks_the_helper_nor_grows() {
         let (run, _) = shell("yes | head -c 3000000; yes | head -c 3000000 >&2; exit 7", Limits::EPILOG);
@@ -300,6 +303,7 @@ mod tests {
         assert_eq!(run.errors.len(), MAX_ERRORS);
     }
 
+    // A05, A21, A27.
     #[test]
     fn an_agent_that_keeps_the_pipe_does_not_hold_the_prolog() {
         let (run, took) = shell("sleep 3 & exit 0", SHORT);
@@ -307,6 +311,7 @@ mod tests {
         assert!(took < Duration::from_millis(300), "{took:?}");
     }
 
+    // B11, A31.
     #[test]
     fn a_crash_and_a_missing_program_are_told_apart() {
         let (run, _) = shell("kill -SEGV $$", SHORT);
@@ -315,6 +320,7 @@ mod tests {
         assert!(matches!(run.end, End::NotStarted(cause) if cause.kind() == io::ErrorKind::NotFound));
     }
 
+    // A05.
     #[test]
     fn the_helper_gets_its_standard_descriptors_only() {
         // One that is not closed on exec, as Slurm leaves them.

@@ -24,15 +24,18 @@ const MAX_ERROR_LINES: usize = 20;
 
 /// Runs `aimaster-prolog`.
 pub fn prolog(spank: &SpankHandle, arguments: &Arguments) {
-    start(spank, arguments, "aimaster-prolog", Limits::PROLOG);
+    let after = "the job goes on and policy's on_error decides whether it starts";
+    start(spank, arguments, "aimaster-prolog", Limits::PROLOG, after);
 }
 
 /// Runs `aimaster-epilog`.
 pub fn epilog(spank: &SpankHandle, arguments: &Arguments) {
-    start(spank, arguments, "aimaster-epilog", Limits::EPILOG);
+    let after = "the job's run folder may stay until the node starts anew, nothing else depends on it";
+    start(spank, arguments, "aimaster-epilog", Limits::EPILOG, after);
 }
 
-fn start(spank: &SpankHandle, arguments: &Arguments, name: &str, limits: Limits) {
+/// `after`: what comes of it if the helper fails.
+fn start(spank: &SpankHandle, arguments: &Arguments, name: &str, limits: Limits, after: &str) {
     if !arguments.starts_helpers {
         return;
     }
@@ -55,7 +58,7 @@ fn start(spank: &SpankHandle, arguments: &Arguments, name: &str, limits: Limits)
     for line in error_lines(&run.errors) {
         info(&format!("{name}: {line}"));
     }
-    if let Some(line) = complaint(&program, &run.end) {
+    if let Some(line) = complaint(&program, &run.end, after) {
         error(&line);
     }
 }
@@ -80,10 +83,9 @@ fn environment(
     })
 }
 
-/// What an admin has to know about this end, and what to do.
-fn complaint(program: &Path, end: &End) -> Option<String> {
+/// What an admin has to know about this end, what comes `after` it, and what to do.
+fn complaint(program: &Path, end: &End, after: &str) -> Option<String> {
     let shown = program.display();
-    let after = "the job goes on and policy's on_error decides whether it starts";
     match end {
         End::Exited(status) if status.success() => None,
         End::Exited(status) => Some(format!("{shown} {}: {after}; its messages are above", ended(*status))),
@@ -130,6 +132,7 @@ pub fn prolog_helper(arguments: &Arguments) -> PathBuf {
 mod tests {
     use super::*;
 
+    // A31, N09: no PATH to look programs up in, nothing of the user's.
     #[test]
     fn the_helper_sees_slurm_s_variables_and_the_request_only() {
         let all = [
@@ -159,11 +162,11 @@ mod tests {
     #[test]
     fn a_good_end_is_silent_and_every_other_one_says_what_to_do() {
         let program = Path::new("/x/aimaster-prolog");
-        assert_eq!(complaint(program, &End::Exited(ExitStatus::from_raw(0))), None);
-        let crash = complaint(program, &End::Exited(ExitStatus::from_raw(11))).unwrap();
+        assert_eq!(complaint(program, &End::Exited(ExitStatus::from_raw(0)), ""), None);
+        let crash = complaint(program, &End::Exited(ExitStatus::from_raw(11)), "").unwrap();
         assert!(crash.contains("signal 11"), "{crash}");
         let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
-        let line = complaint(program, &End::NotStarted(missing)).unwrap();
+        let line = complaint(program, &End::NotStarted(missing), "").unwrap();
         assert!(line.contains("/x/aimaster-prolog") && line.contains("helpers=DIR"), "{line}");
     }
 

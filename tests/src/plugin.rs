@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::builder::ClusterBuilder;
 use crate::{Cluster, Install, NODE_DIR, NODE_PLUGIN, Running, target_dir};
 
 /// A build from nothing on a small machine.
@@ -56,6 +57,11 @@ pub fn cluster(how: &str, nodes: usize) -> Result<Cluster> {
 
 /// The same, with other arguments of the plugin.
 pub fn cluster_with(how: &str, nodes: usize, arguments: &str) -> Result<Cluster> {
+    cluster_of(Cluster::builder().nodes(nodes), how, arguments)
+}
+
+/// The same, on a cluster of one's own.
+pub fn cluster_of(builder: ClusterBuilder, how: &str, arguments: &str) -> Result<Cluster> {
     build()?;
     let target = target_dir()?;
     let folder = tempfile::tempdir()?;
@@ -63,8 +69,7 @@ pub fn cluster_with(how: &str, nodes: usize, arguments: &str) -> Result<Cluster>
     std::fs::write(&stand_in, STAND_IN)?;
     let install =
         Install::new().plugin(target.join(BUILT)).program(target.join("aimaster-epilog")).program(&stand_in);
-    let cluster = Cluster::builder()
-        .nodes(nodes)
+    let cluster = builder
         .policy(POLICY)
         .plugstack(&format!("{how} {NODE_PLUGIN} {arguments}"))
         .install(install)

@@ -36,6 +36,7 @@ fn build(dir: &Path) -> Result<PathBuf> {
     Ok(plugin)
 }
 
+// B01.
 #[test]
 fn slurm_loads_a_stamped_plugin_only() {
     let _machine = serial().unwrap();

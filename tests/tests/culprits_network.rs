@@ -56,6 +56,7 @@ fn assert_nobody_drained_and_started(told: &Told, outcome: &str) {
     assert!(told.started() && told.srun.success(), "{told}");
 }
 
+// M01, P06.
 #[test]
 fn a_slow_node_is_named_at_every_position() {
     let _machine = serial().unwrap();
@@ -72,6 +73,7 @@ fn a_slow_node_is_named_at_every_position() {
     cluster.wait_no_helper(std::time::Duration::from_secs(5)).unwrap();
 }
 
+// M02, M07.
 #[test]
 fn two_nodes_can_t_be_told_apart_and_a_bad_link_is_no_node() {
     let _machine = serial().unwrap();

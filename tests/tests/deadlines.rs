@@ -151,6 +151,7 @@ fn assert_started(output: &Output) {
     assert_eq!(output.stdout.matches("begun").count(), 4, "{output:?}");
 }
 
+// A02, A25, M13: also with a helper that is frozen.
 #[test]
 fn a_deadline_shorter_than_the_checks_holds_on_every_node() {
     let mut site = Site::boot(SHORT);
@@ -185,6 +186,7 @@ for end in sport dport; do
   tc filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip $end 45056 0xff80 flowid 1:3
 done";
 
+// N02.
 #[test]
 fn a_nearly_dead_network_does_not_hold_the_prolog() {
     let policy = format!("{SHORT}\nnetwork = {{ port_first = 45056, port_last = 45183 }}");
@@ -215,6 +217,7 @@ fn said_of(report: &Value, node: &str) -> Vec<String> {
         .collect()
 }
 
+// A06.
 #[test]
 fn a_helper_whose_slurmd_is_gone_ends_and_blames_nobody() {
     let mut site = Site::boot(LONG);

@@ -76,6 +76,7 @@ fn run_job(cluster: &Cluster, job: u32) {
     assert_eq!(report["errors"].as_array().unwrap().len(), 0, "{report:#}");
 }
 
+// E14, A27.
 #[test]
 fn thirty_jobs_in_a_row_leave_nothing_behind() {
     let _machine = serial().unwrap();
@@ -123,6 +124,7 @@ fn is_own(target: &str) -> bool {
     ["pipe:", "socket:", "anon_inode:", "/dev/null"].iter().any(|kind| target.starts_with(kind))
 }
 
+// A05.
 #[test]
 fn a_helper_is_tidy_while_it_runs_and_no_user_writes_its_log() {
     let _machine = serial().unwrap();
@@ -179,6 +181,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
+// L14, B07.
 #[test]
 fn a_job_without_checks_hardly_notices_the_plugin() {
     let _machine = serial().unwrap();

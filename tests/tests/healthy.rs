@@ -54,6 +54,7 @@ fn assert_started_after(report: &Value, output: &str, nodes: &[&str]) {
     }
 }
 
+// A10.
 #[test]
 fn four_nodes_pass_and_the_program_starts_after_the_verdict() {
     let _machine = serial().unwrap();

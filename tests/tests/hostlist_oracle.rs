@@ -95,6 +95,7 @@ impl Slurm {
     }
 }
 
+// P03.
 #[test]
 fn lists_of_the_field_are_read_as_slurm_reads_them() {
     let slurm = Slurm::new();

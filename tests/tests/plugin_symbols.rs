@@ -37,6 +37,7 @@ const NEEDED_OF_SLURM: [&str; 12] = [
     "spank_strerror",
 ];
 
+// B02, B17, A07: no name of libslurm's, and none that a release lacks.
 #[test]
 fn the_plugin_offers_and_needs_slurm_s_names_only() {
     plugin::build().unwrap();
@@ -56,6 +57,10 @@ fn the_plugin_offers_and_needs_slurm_s_names_only() {
     let of_slurm: BTreeSet<&str> =
         needed.iter().copied().filter(|name| name.contains("slurm") || name.contains("spank")).collect();
     assert!(of_slurm.is_subset(&BTreeSet::from(NEEDED_OF_SLURM)), "{of_slurm:?}");
+    // B15: a thread in a process that forks without exec is a deadlock to come.
+    for thread in ["pthread_create", "thrd_create", "clone", "clone3"] {
+        assert!(!needed.contains(thread), "the plugin starts threads: {thread}");
+    }
     // The rest comes from libraries that are there wherever Rust's standard library runs.
     let libraries: Vec<String> = needed_libraries(&bytes);
     assert!(!libraries.is_empty());

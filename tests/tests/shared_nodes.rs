@@ -55,6 +55,7 @@ fn sizes(cluster: &Cluster) {
     }
 }
 
+// E15: neither job's end touches the other's processes, though both are one user's.
 fn two_at_once(cluster: &Cluster) {
     let submit = || {
         let args = ["-N2", "-w", "n[1-2]", "-n2", "--sanity-check"];
@@ -74,6 +75,7 @@ fn two_at_once(cluster: &Cluster) {
     assert!(spans[0].0 < spans[1].1 && spans[1].0 < spans[0].1, "they were not checked at once: {spans:?}");
 }
 
+// A03.
 fn burst(cluster: &Cluster) {
     let array = format!("--array=0-{}", TASKS - 1);
     let script = "touch $HOME/task.$SLURM_ARRAY_TASK_ID";

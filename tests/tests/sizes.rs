@@ -25,6 +25,7 @@ fn one_node_skips_what_takes_two() {
     assert!(told.message("SKIP").contains("one node only"), "{told}");
 }
 
+// M10.
 #[test]
 fn odd_numbers_of_nodes_leave_nobody_out() {
     let _machine = serial().unwrap();

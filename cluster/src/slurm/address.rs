@@ -142,6 +142,7 @@ mod tests {
         Instant::now() + Duration::from_secs(2)
     }
 
+    // M14, N03: an address that Slurm uses itself, never an interface that only looks right.
     #[tokio::test]
     async fn the_policy_wins_over_slurm_conf_over_the_resolver() {
         let folder = tempfile::tempdir().unwrap();
@@ -157,6 +158,7 @@ mod tests {
         assert!(of("no-such-node.invalid").await.is_err());
     }
 
+    // N01.
     #[test]
     fn an_interfaces_address_is_the_local_one_in_its_network() {
         let route = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\t\n\

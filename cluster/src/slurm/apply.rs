@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::slurm::scontrol::{Scontrol, ScontrolError};
 
-/// Calls for one job that reach the controller; every job of a site may come by at the same time.
+/// Calls for one job that reach the controller, besides one for each node to drain; every job of a site may come by at
+/// the same time.
 pub const MAX_CALLS: u32 = 12;
 /// Rest before the controller is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -89,7 +90,10 @@ pub struct Applied {
 
 /// Carries out `steps` in their order, until `deadline`.
 pub async fn apply(scontrol: &Scontrol, run: &ThisRun, steps: &[Step], deadline: Instant) -> Applied {
-    let mut work = Work { scontrol, run, deadline, calls: 0, controller_lost: false, looked: false };
+    let drains = steps.iter().filter(|step| matches!(step, Step::Drain { .. })).count();
+    let most_calls = MAX_CALLS.saturating_add(u32::try_from(drains).unwrap_or(u32::MAX));
+    let mut work =
+        Work { scontrol, run, deadline, most_calls, calls: 0, controller_lost: false, looked: false };
     let mut applied = Applied::default();
     if steps.is_empty() {
         return applied;
@@ -161,6 +165,7 @@ struct Work<'a> {
     scontrol: &'a Scontrol,
     run: &'a ThisRun,
     deadline: Instant,
+    most_calls: u32,
     calls: u32,
     controller_lost: bool,
     /// Whether the last thing done was a look at the job.
@@ -172,8 +177,8 @@ impl Work<'_> {
         if Instant::now() >= self.deadline {
             return Err("the time for it is over".to_owned());
         }
-        if self.calls >= MAX_CALLS {
-            return Err(format!("{MAX_CALLS} calls were made already"));
+        if self.calls >= self.most_calls {
+            return Err(format!("{} calls were made already", self.calls));
         }
         Ok(())
     }

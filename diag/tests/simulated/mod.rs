@@ -47,6 +47,14 @@ pub struct Job {
     pub absent: BTreeSet<NodeId>,
     /// Nodes that are slow the first time only, in any check.
     pub once: BTreeSet<NodeId>,
+    /// Nodes whose every speed is this number, whatever the truth is.
+    pub odd: BTreeMap<NodeId, f64>,
+    /// Nodes that answer with no number at all.
+    pub mute: BTreeSet<NodeId>,
+    /// Nodes whose worker never answers.
+    pub hung: BTreeSet<NodeId>,
+    /// What every number of one kind is, on all nodes.
+    pub all_show: Option<(Metric, f64)>,
 }
 
 #[derive(Debug)]
@@ -89,10 +97,23 @@ impl Job {
     }
 
     pub fn run_with(&self, checks: &[CheckName], caps: Caps) -> Run {
+        let results = self.rounds(checks, usize::MAX);
+        Run { verdict: verdict(&suite(checks), &self.roster(), &results, caps, None), results }
+    }
+
+    /// The run, stopped after some rounds because of `why`.
+    pub fn run_until(&self, checks: &[CheckName], rounds: usize, why: &str) -> Run {
+        let results = self.rounds(checks, rounds);
+        Run { verdict: verdict(&suite(checks), &self.roster(), &results, NO_CAPS, Some(why)), results }
+    }
+
+    fn rounds(&self, checks: &[CheckName], most: usize) -> Vec<RoundResult> {
         let suite = suite(checks);
         let roster = self.roster();
         let mut results: Vec<RoundResult> = Vec::new();
-        while let Step::Measure(round) = plan::next(&suite, &roster, &results) {
+        while results.len() < most
+            && let Step::Measure(round) = plan::next(&suite, &roster, &results)
+        {
             assert!(results.len() < 100, "the plan never ends: {round:?}");
             assert_eq!(round.index as usize, results.len());
             self.assert_nobody_twice(&round);
@@ -103,9 +124,10 @@ impl Job {
                 .collect();
             results.push(RoundResult { round, outcomes });
         }
-        Run { verdict: verdict(&suite, &roster, &results, caps, None), results }
+        results
     }
 
+    // M03, M10: a good node never serves two suspects at once, and no node is in two pairs.
     fn assert_nobody_twice(&self, round: &Round) {
         let members: usize = round.groups.iter().map(Vec::len).sum();
         assert!(
@@ -123,6 +145,13 @@ impl Job {
             let message = "the worker did not start".into();
             return NodeOutcome::Error(CheckError { kind: ErrorKind::Worker, message });
         }
+        if self.hung.contains(&node) {
+            let message = format!("{}: the worker did not answer within 6000 ms", round.check);
+            return NodeOutcome::Error(CheckError { kind: ErrorKind::Timeout, message });
+        }
+        if self.mute.contains(&node) {
+            return NodeOutcome::Measured(Vec::new());
+        }
         let first = before.iter().all(|result| result.round.check != round.check);
         let mut numbers = Vec::new();
         for group in round.groups_of(node) {
@@ -135,18 +164,29 @@ impl Job {
                 _ => unreachable!("groups of one or two"),
             }
         }
+        for one in &mut numbers {
+            if let Some(value) = self.odd.get(&node)
+                && matches!(one.metric, Metric::Flops | Metric::Busbw)
+            {
+                one.value = *value;
+            }
+            if let Some((metric, value)) = self.all_show
+                && one.metric == metric
+            {
+                one.value = value;
+            }
+        }
         NodeOutcome::Measured(numbers)
     }
 
     fn alone(&self, node: NodeId, check: CheckName, first: bool) -> Vec<Measurement> {
         if check == CheckName::KernelLaunch {
-            let slow = self.slow_processor.contains(&node);
-            return vec![number(
-                check,
-                Metric::Launch,
-                Subject::Node { node },
-                if slow { 50_000.0 } else { 60.0 },
-            )];
+            let launch = if self.slow_processor.contains(&node) { 50_000.0 } else { 60.0 };
+            let subject = Subject::Node { node };
+            return vec![
+                number(check, Metric::Launch, subject.clone(), launch),
+                number(check, Metric::LaunchTail, subject, launch * 2.0),
+            ];
         }
         let (metric, healthy) = match check {
             CheckName::GemmFlops | CheckName::CompCommOverlap => (Metric::Flops, 0.04),

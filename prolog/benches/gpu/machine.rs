@@ -1,8 +1,9 @@
 //! What the numbers belong to: the GPUs, and the machine around them.
 
 use anyhow::{Context, Result, bail};
+use kernels::Libraries;
 use kernels::cuda::Driver;
-use kernels::{Libraries, nvml};
+use kernels::nvml::Nvml;
 
 /// The GPUs of this machine.
 pub struct Machine {
@@ -33,7 +34,8 @@ impl Machine {
 
     /// Lines about it.
     pub fn words(&self) -> Vec<String> {
-        let driver = nvml::read(None, &[], &[]).ok().and_then(|reading| reading.driver_version);
+        let reading = Nvml::open(None).and_then(|nvml| nvml.read(&[], &[]));
+        let driver = reading.ok().and_then(|reading| reading.driver_version);
         let mut models: Vec<(String, usize)> = Vec::new();
         for model in &self.models {
             match models.iter_mut().find(|(known, _)| known == model) {

@@ -182,6 +182,7 @@ fn most_calls(command: Command, action: &str) -> usize {
     }
 }
 
+// A33, A34, C18, P06: who reads what, and how many calls it takes.
 #[test]
 fn each_action_for_each_command() {
     let _machine = side_by_side().unwrap();
@@ -231,6 +232,7 @@ fn output_has(cluster: &Cluster, job: JobId, words: &[&str]) {
 
 const REQUEUE: &str = "--sanity-fail-action=requeue";
 
+// C03, C05, C14, C15, C17.
 #[test]
 fn a_requeued_job_keeps_what_is_the_user_s_and_the_admin_s() {
     let _machine = side_by_side().unwrap();
@@ -305,6 +307,7 @@ fn under<'a>(cluster: &Cluster, policy: &str, options: &[&str], outcome: &'a str
     (Came(outcome, !seen.ran.is_empty(), drained), seen)
 }
 
+// D01, B05.
 #[test]
 fn a_policy_bounds_what_is_done() {
     let _machine = side_by_side().unwrap();

@@ -40,6 +40,7 @@ fn blocked(cluster: &Cluster, node: &str, deny: Deny, checks: &str) -> Told {
     told
 }
 
+// N02.
 #[test]
 fn a_port_range_that_a_worker_node_rejects_or_drops_is_named() {
     let _machine = side_by_side().unwrap();
@@ -56,6 +57,7 @@ fn a_port_range_that_a_worker_node_rejects_or_drops_is_named() {
     cluster.wait_no_helper(Duration::from_secs(5)).unwrap();
 }
 
+// N02.
 #[test]
 fn one_direction_of_one_pair_is_named_with_its_port() {
     let _machine = side_by_side().unwrap();

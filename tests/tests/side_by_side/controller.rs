@@ -62,6 +62,7 @@ fn assert_undone(report: &Value) {
     assert!(report["errors"].to_string().contains("the controller"), "{report:#}");
 }
 
+// C01, C11, C23, A35.
 #[test]
 fn a_job_without_a_controller_starts_or_is_held_as_the_policy_says() {
     let _machine = side_by_side().unwrap();

@@ -65,6 +65,7 @@ fn messages<'a>(told: &'a Told, subject: &str) -> Vec<&'a str> {
         .collect()
 }
 
+// F02, G02.
 #[test]
 fn a_torch_that_is_absent_broken_hanging_or_wrong_is_said() {
     let _machine = side_by_side().unwrap();
@@ -96,6 +97,7 @@ fn a_torch_that_is_absent_broken_hanging_or_wrong_is_said() {
     assert_eq!(told.items("FAIL"), [["pytorch_gloo_2", "node", "n2"]], "{told}");
 }
 
+// N06.
 #[test]
 fn a_host_name_that_leads_to_loopback_is_a_fault_of_the_configuration() {
     let _machine = side_by_side().unwrap();

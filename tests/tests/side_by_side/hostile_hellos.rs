@@ -75,6 +75,7 @@ fn end(mut stranger: Running) -> usize {
     output.stdout.lines().find_map(|line| line.strip_prefix("made ")).unwrap().parse().unwrap()
 }
 
+// J15: what answers on a port is not believed for that.
 #[test]
 fn strangers_on_every_port_change_nothing_and_are_logged() {
     let _machine = side_by_side().unwrap();

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use aimaster_tests::plugin::{POLICY, set_mode};
-use aimaster_tests::{Cluster, Output, plugin, side_by_side};
+use aimaster_tests::{Cluster, NODE_DIR, Output, plugin, side_by_side};
 
 /// Long enough for any job here but those whose helper is slow on purpose.
 const WAIT: Duration = Duration::from_secs(40);
@@ -31,10 +31,13 @@ fn nodes_are_fine(cluster: &Cluster) {
     assert!(reasons.stdout.is_empty(), "{}", reasons.stdout);
 }
 
+// C15: and no job is held for it.
 #[test]
 fn a_closed_gate_ends_every_task_with_the_verdict() {
     let _machine = side_by_side().unwrap();
-    let cluster = plugin::cluster("optional", 2).unwrap();
+    // A01: a site's own prolog that succeeds hides nothing.
+    let builder = Cluster::builder().nodes(2).set("Prolog", "/bin/true");
+    let cluster = plugin::cluster_of(builder, "optional", &format!("helpers={NODE_DIR}")).unwrap();
     for node in ["n1", "n2"] {
         set_mode(&cluster, node, "closed").unwrap();
     }
@@ -75,6 +78,7 @@ fn an_open_gate_shows_in_a_batch_job_s_output_once() {
     assert!(output.success() && !output.stderr.contains("aimaster: "), "{}", output.stderr);
 }
 
+// A13, A14: six in a row, under a required line; a prolog that failed would have the job held.
 #[test]
 fn a_helper_that_fails_costs_neither_the_job_nor_the_node() {
     let _machine = side_by_side().unwrap();
@@ -107,6 +111,7 @@ fn a_helper_that_fails_costs_neither_the_job_nor_the_node() {
     nodes_are_fine(&cluster);
 }
 
+// B06, B11, and B05: a site's own checks need nothing from the submission.
 #[test]
 fn without_a_verdict_the_policy_decides_and_only_for_jobs_that_were_to_be_checked() {
     let _machine = side_by_side().unwrap();
@@ -136,6 +141,31 @@ fn without_a_verdict_the_policy_decides_and_only_for_jobs_that_were_to_be_checke
     nodes_are_fine(&cluster);
 }
 
+/// All of them at once: as many as two nodes have processors.
+const TASKS: u32 = 64;
+
+// A03: so many prologs at a time, each with the plugin and a helper, keep no slurmd from answering.
+#[test]
+fn a_burst_of_tasks_costs_no_node() {
+    let _machine = side_by_side().unwrap();
+    let builder = Cluster::builder().nodes(2).cpus(TASKS / 2);
+    let cluster = plugin::cluster_of(builder, "required", &format!("helpers={NODE_DIR}")).unwrap();
+    let array = format!("--array=1-{TASKS}");
+    let job = cluster.submit("true", [FLAG, "-n1", "-o", "/dev/null", &array]).unwrap();
+    let tasks = aimaster_tests::wait::until(WAIT * 2, "the array ends", || {
+        let tasks = cluster.jobs(job)?;
+        let all = tasks.len() == TASKS as usize && tasks.iter().all(|task| task.is_finished());
+        Ok(all.then_some(tasks))
+    })
+    .unwrap();
+    let odd: Vec<_> = tasks.iter().filter(|task| task.state() != "COMPLETED").collect();
+    assert!(odd.is_empty(), "{odd:#?}");
+    let again = |task: &&aimaster_tests::Record| task.get("Restarts") != "0";
+    assert_eq!(tasks.iter().filter(again).count(), 0, "a task was sent back");
+    cluster.wait_idle(2, WAIT).unwrap();
+    nodes_are_fine(&cluster);
+}
+
 #[test]
 fn the_epilog_removes_the_job_s_run_folder() {
     let _machine = side_by_side().unwrap();
@@ -148,8 +178,30 @@ fn the_epilog_removes_the_job_s_run_folder() {
         Ok(left.stdout.is_empty().then_some(()))
     })
     .unwrap();
+
+    // B10, C25: an epilog that can't do its work is a line in slurmd's log, and no node is lost to it.
+    let _own = cluster.own_folder("n1", NODE_DIR).unwrap();
+    for (script, complaint) in [
+        ("rm $0", "can't be started: No such file"),
+        ("echo >$0; chmod 644 $0", "can't be started: Permission denied"),
+        ("printf '#!/bin/sh\\nexit 3\\n' >$0; chmod 755 $0", "ended with exit code 3"),
+        ("printf '#!/bin/sh\\nkill -9 $$\\n' >$0", "was killed by signal 9"),
+    ] {
+        let epilog = format!("{NODE_DIR}/aimaster-epilog");
+        cluster.exec("n1", ["sh", "-c", script, &epilog]).unwrap().ok().unwrap();
+        cluster.srun([FLAG, "true"]).ok().unwrap();
+        let line = format!("aimaster-epilog {complaint}");
+        aimaster_tests::wait::until(WAIT, format!("slurmd's log has {line:?}"), || {
+            let log = std::fs::read_to_string(cluster.log_file("slurmd.n1.log"))?;
+            Ok(log.contains(&line).then_some(()))
+        })
+        .unwrap();
+        cluster.wait_idle(1, WAIT).unwrap();
+    }
+    nodes_are_fine(&cluster);
 }
 
+// B07: all that the plugin does in slurmd itself is to read its arguments.
 #[test]
 fn a_site_can_start_the_helpers_itself_and_wrong_arguments_are_named() {
     let _machine = side_by_side().unwrap();

@@ -52,6 +52,7 @@ fn assert_nobody_blamed(told: &Told, started: bool) {
     assert_eq!((told.started(), told.srun.success()), (started, started), "{told}");
 }
 
+// M13, and E06 as far as signals go.
 #[test]
 fn a_helper_or_worker_that_is_killed_is_an_error_of_its_node() {
     let _machine = side_by_side().unwrap();
@@ -141,6 +142,7 @@ fn a_helper_or_worker_that_is_stopped_holds_nobody_up_for_ever() {
     cluster.wait_no_helper(GONE).unwrap();
 }
 
+// B06, B11, G02, M13.
 #[test]
 fn a_node_that_does_not_join_is_named() {
     let _machine = side_by_side().unwrap();
@@ -167,6 +169,7 @@ fn a_node_that_does_not_join_is_named() {
     cluster.wait_no_helper(GONE).unwrap();
 }
 
+// M13.
 #[test]
 fn a_node_that_dies_midway_is_named_and_left_to_slurm() {
     let _machine = side_by_side().unwrap();

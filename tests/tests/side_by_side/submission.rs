@@ -58,6 +58,7 @@ echo '{"aimaster": {}}' >unreadable && chmod 600 unreadable
 mkfifo fifo && chmod 644 fifo
 "#;
 
+// B09: told where it was typed, and never on a node.
 fn wrong_input_never_queues(how: &str) {
     let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster(how, 1).unwrap();
@@ -121,13 +122,14 @@ fn wrong_input_never_queues_with_a_required_plugin() {
     wrong_input_never_queues("required");
 }
 
+// A11.
 #[test]
 fn the_request_arrives_however_the_environment_is_exported() {
     let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster("optional", 1).unwrap();
     let script = "#!/bin/bash\n#SBATCH --sanity-check=all_reduce_1,GEMM_FLOPS\necho $SLURM_JOB_ID\n";
     let checks = [CheckName::GemmFlops, CheckName::AllReduce1];
-    for export in ["--export=NONE", "--export=NIL", "--export=ALL,A=1"] {
+    for export in ["--export=NONE", "--export=NIL", "--export=A=1", "--export=ALL,A=1"] {
         let command =
             [export, "--sanity-check=all_reduce_1,gemm_flops", "/bin/sh", "-c", "echo $SLURM_JOB_ID"];
         let output = cluster.srun(command).ok().unwrap();
@@ -147,6 +149,23 @@ fn the_request_arrives_however_the_environment_is_exported() {
         request_seen(&cluster, id_of(&twins.env("AIMASTER_SANITY_FAIL_ACTION", "drain").ok().unwrap()));
     let Some(Request { sanity: Ask::On(sanity), .. }) = request else { panic!("{request:?}") };
     assert_eq!((sanity.checks.as_slice(), sanity.fail_action), (DEFAULT_CHECKS, Some(FailAction::Drain)));
+}
+
+// B13, B14: user, group and job as Slurm's header orders them; a user whose two numbers are the same shows nothing.
+#[test]
+fn the_helper_knows_the_job_by_slurm_s_own_word() {
+    let _machine = side_by_side().unwrap();
+    let cluster = plugin::cluster("optional", 1).unwrap();
+    let as_user = "cd /tmp; exec setpriv --reuid=alice --regid=bob --clear-groups \
+                   srun --sanity-check=gemm_flops sh -c 'id -u; id -g; echo $SLURM_JOB_ID'";
+    let output = cluster.exec("ctl", ["sh", "-c", as_user]).unwrap().ok().unwrap();
+    let lines: Vec<&str> = output.stdout.lines().collect();
+    let [user, group, job] = lines[..] else { panic!("{output:?}") };
+    assert_ne!(user, group);
+    let seen = cluster.read_file("n1", &format!("{SEEN}{job}")).unwrap();
+    for (name, value) in [("SLURM_JOB_UID", user), ("SLURM_JOB_GID", group), ("SLURM_JOB_ID", job)] {
+        assert!(seen.lines().any(|line| line == format!("{name}={value}")), "{name}={value}: {seen}");
+    }
 }
 
 #[test]

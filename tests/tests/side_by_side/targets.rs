@@ -52,6 +52,7 @@ fn has_arrays_id(task: &Record) -> bool {
     task.get("JobId") == task.get("ArrayJobId")
 }
 
+// A17.
 #[test]
 fn only_the_task_on_the_bad_node_is_acted_on() {
     let _machine = side_by_side().unwrap();
@@ -189,6 +190,7 @@ fn assert_prologs_end(cluster: &Cluster, since: Instant) {
     assert!(took < PROLOG_END, "the prologs took {took:?} to end");
 }
 
+// A26.
 #[test]
 fn a_job_that_somebody_else_ends_is_left_alone() {
     let _machine = side_by_side().unwrap();
@@ -249,6 +251,18 @@ fn a_job_that_is_suspended_meanwhile_is_checked_and_starts_when_it_is_resumed() 
     assert!(resumed.success() || resumed.stderr.contains("completed"), "{}", resumed.stderr);
     let record = cluster.wait_end(job, SOON).unwrap();
     assert_eq!(record.state(), "COMPLETED", "{}", cluster.job_output(job).unwrap());
+
+    // A09: a new configuration while the prologs run loses neither of them.
+    product::set_policy(&cluster, "host.seconds_per_check = 2").unwrap();
+    let job = cluster.submit("echo ran", ["-N2", CHECK]).unwrap();
+    wait::until(SOON, "the workers run", || Ok((helpers(&cluster).len() >= 4).then_some(()))).unwrap();
+    cluster.scontrol(["reconfigure"]).ok().unwrap();
+    let record = cluster.wait_end(job, SOON).unwrap();
+    let output = cluster.job_output(job).unwrap();
+    assert_eq!((record.state(), record.get("Restarts")), ("COMPLETED", "0"), "{output}");
+    assert!(output.contains("PASS after") && output.contains("ran"), "{output}");
+    cluster.wait_idle(2, SOON).unwrap();
+    assert!(cluster.drained().unwrap().is_empty());
 }
 
 /// The record of such a job can't be believed; squeue tells enough to act, but not how often it was requeued.

@@ -75,6 +75,7 @@ mod unit {
         }
     }
 
+    // M05: what is left of another turn counts for none.
     #[test]
     fn a_part_is_known_by_its_place_its_rank_and_its_turn() {
         let mut whole = vec![0; 4096];

@@ -237,6 +237,7 @@ fn a_spoiled_head_is_no_number() {
     assert!(ways(&results[1])[0].why.contains("no part of this collective"), "{results:?}");
 }
 
+// N02: nobody waits longer than the limit.
 #[test]
 fn a_stalled_peer_does_not_outlast_the_limit() {
     for result in &with_fault(Fault::StallAfter(HANDSHAKE + 40_000)) {
@@ -284,6 +285,7 @@ fn a_blocked_port_is_one_way_on_both_sides() {
     }
 }
 
+// N02.
 #[test]
 fn a_silent_port_is_the_same_one_way_on_both_sides() {
     let nodes = [Node::new(0, 2), Node::new(1, 2)];
@@ -301,6 +303,7 @@ fn a_silent_port_is_the_same_one_way_on_both_sides() {
     }
 }
 
+// J15.
 #[test]
 fn another_key_is_refused() {
     let nodes = [Node::new(0, 1), Node::with_key(1, 1, DataKey([8; 32]))];
@@ -308,6 +311,7 @@ fn another_key_is_refused() {
     assert!(ways(&results[0])[0].why.contains("not a worker of this job"), "{results:?}");
 }
 
+// J15.
 #[test]
 fn an_address_of_another_node_is_told_from_a_stranger() {
     let nodes = [Node::new(0, 1), Node::new(1, 1)];
