@@ -1,12 +1,14 @@
 //! `aimaster report JOBID`: a report as text or JSON.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use diag::report::Report;
 use diag::verdict::Outcome;
+use rustix::fs::OFlags;
 
 use crate::config;
 
@@ -29,6 +31,9 @@ pub struct Arguments {
     report_dir: Option<PathBuf>,
 }
 
+/// Longest report that is read: some thousand nodes of 8 GPUs.
+const MOST_BYTES: u64 = 256 << 20;
+
 /// Shows it. The exit code is the outcome: 0 pass, 1 fault, 3 undecided, error or skipped.
 ///
 /// # Errors
@@ -39,8 +44,8 @@ pub fn show(arguments: &Arguments, policy: &Path) -> Result<ExitCode> {
         None => config::read(policy)?.paths.report_dir,
     };
     let path = find(&folder, arguments)?;
-    let text = std::fs::read_to_string(&path).with_context(|| {
-        format!("can't read {}; a report is readable by root and the job's group", path.display())
+    let text = read(&path).with_context(|| {
+        format!("can't read {}; a report is readable by its owner and the job's group", path.display())
     })?;
     let report: Report =
         serde_json::from_str(&text).with_context(|| format!("{} is no report", path.display()))?;
@@ -52,6 +57,21 @@ pub fn show(arguments: &Arguments, policy: &Path) -> Result<ExitCode> {
         Outcome::Fail => 1,
         Outcome::Skip | Outcome::Error | Outcome::Suspect | Outcome::Environment => 3,
     }))
+}
+
+/// The text of a report, which may stand where others write: a plain file and no link, and no more of it than a report
+/// can have.
+fn read(path: &Path) -> Result<String> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        bail!("it is no plain file");
+    }
+    let mut text = String::new();
+    if file.take(MOST_BYTES + 1).read_to_string(&mut text)? as u64 > MOST_BYTES {
+        bail!("it is longer than {} MiB", MOST_BYTES >> 20);
+    }
+    Ok(text)
 }
 
 /// The report's file: of the wanted check, else of the last one; of the only cluster that has it.

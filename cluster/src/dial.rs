@@ -38,11 +38,13 @@ const BACKLOG: u32 = 4096;
 /// Rest when the system has no descriptor for a new connection.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
-/// The order in which ports are tried, by listener and dialers alike.
+/// The order in which ports are tried, by listener and dialers alike: the lower half of the range first, for workers
+/// begin in the upper one, and each of their ports that is dialled in vain costs a dialer two seconds.
 pub(crate) fn port_order(range: &RangeInclusive<u16>, job_id: u32) -> Vec<u16> {
     let ports: Vec<u16> = range.clone().collect();
-    let start = if ports.is_empty() { 0 } else { job_id as usize % ports.len() };
-    ports[start..].iter().chain(&ports[..start]).copied().collect()
+    let (lower, upper) = ports.split_at((ports.len() / 2).max(1).min(ports.len()));
+    let start = if lower.is_empty() { 0 } else { job_id as usize % lower.len() };
+    lower[start..].iter().chain(&lower[..start]).chain(upper).copied().collect()
 }
 
 /// Listens on the first free port, on all addresses.

@@ -223,6 +223,7 @@ impl Session {
         self.id.log.line(&format!("{} leads instead of {}", self.id.name(node), self.id.name(old)));
         self.leader = node;
         self.roster.leader = node;
+        self.said.clear();
     }
 
     /// A node that lost its leader hands in to the deputy. False: there is none to hand in to.

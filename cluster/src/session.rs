@@ -5,7 +5,7 @@
 //! answers until the deadline and not longer; who is missing by then is lost, for good: what it says later is
 //! dropped, what the others found is still told to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ const DEPUTY_WORD: Duration = Duration::from_millis(600);
 const LEAST_GOODBYE: Duration = Duration::from_millis(300);
 /// How long the leader waits until its last word has been read.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// Longer than any measurement.
+const FAR: Duration = Duration::from_secs(3600);
 
 /// What became of one node in one exchange.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +110,8 @@ pub struct Session {
     pub(crate) finished: Option<(u64, u32, Bytes)>,
     /// Answers to a step that this node has yet to reach, and words to a deputy that still follows.
     pub(crate) early: BTreeMap<NodeId, Early>,
+    /// What the leader said while this node measured.
+    pub(crate) said: VecDeque<(Message, Bytes)>,
 }
 
 impl std::fmt::Debug for Session {
@@ -143,6 +147,7 @@ impl Session {
             leader_lost: false,
             finished: None,
             early: BTreeMap::new(),
+            said: VecDeque::new(),
         }
     }
 
@@ -168,6 +173,28 @@ impl Session {
     #[must_use]
     pub fn data_key(&self) -> &[u8; 32] {
         &self.data_key
+    }
+
+    /// Returns once the leader has had its last word, for a node that does something else meanwhile; never on the
+    /// leader itself. That a leader was lost is noticed by the next exchange.
+    pub async fn concluded(&mut self) {
+        while self.conclusion.is_none() {
+            if self.is_leader() {
+                return std::future::pending().await;
+            }
+            match self.mesh.next(Instant::now() + FAR).await {
+                Some(Incoming::Message { from, message: Message::Conclusion, payload }) if from <= 1 => {
+                    self.conclusion = Some(payload);
+                }
+                Some(Incoming::Message { from, message, payload })
+                    if from == self.leader && !matches!(message, Message::Resume { .. }) =>
+                {
+                    self.said.push_back((message, payload));
+                }
+                Some(other) => self.aside(other),
+                None => (),
+            }
+        }
     }
 
     /// Hellos so far.
@@ -301,6 +328,9 @@ impl Session {
             leader: session.id.name(session.leader).to_owned(),
             because,
         };
+        if let Some(said) = self.said.pop_front() {
+            return Ok(said);
+        }
         loop {
             if !self.mesh.alive(self.leader) {
                 until = until.min(Instant::now() + LAST_LOOK);

@@ -138,9 +138,12 @@ fn names_a_part(verdict: &Verdict) -> bool {
 
 fn end(case: Case<'_>) -> JobAction {
     // Without a word from the controller the gate alone must do: it ends every task on the nodes. A batch job ends
-    // with its script, which runs in the first component of a heterogeneous job.
-    let without_script =
-        |job: &JobView| !job.batch || job.het_job_id.is_some_and(|first| first != job.job_id);
+    // with its script, which runs in the first component of a heterogeneous job, on the job's first node. Where that
+    // does not lead, it may not have heard the verdict, and would start the script.
+    let without_script = |job: &JobView| {
+        let elsewhere = job.het_job_id.is_some_and(|first| first != job.job_id);
+        !job.batch || elsewhere || case.roster.leader != 0
+    };
     let cancel = case.job.is_some_and(without_script);
     JobAction::End { cancel }
 }

@@ -56,6 +56,20 @@ pub fn verdict(
     Verdict { outcome, summary, timed_out: stopped.is_some(), findings, notes }
 }
 
+/// The verdict once it is known that other jobs run on some of the nodes: by node, one of them.
+#[must_use]
+pub fn beside_others(
+    verdict: Verdict,
+    roster: &Roster,
+    caps: Caps,
+    others: &BTreeMap<NodeId, u32>,
+) -> Verdict {
+    let mut findings = verdict.findings;
+    explain::neighbours(others, roster, &mut findings);
+    let (outcome, summary) = outcome(roster, &findings, caps);
+    Verdict { outcome, summary, findings, ..verdict }
+}
+
 /// Nodes that did not join, can't measure, or differ from the leader, and what is known of the others.
 fn meeting(suite: &Suite, roster: &Roster) -> Vec<Finding> {
     let facts = &suite.hardware.facts;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::Scope;
-use crate::facts::NodeId;
+use crate::facts::{NodeId, Roster};
 use crate::findings::blank;
 use crate::gpu_facts::{Fact, FactKind};
 use crate::measurement::{Metric, Subject};
@@ -75,6 +75,36 @@ pub(crate) fn causes(before: &[Fact], results: &[RoundResult], findings: &mut [F
         }
     }
     notes
+}
+
+/// Nodes whose numbers another job's load may have spoilt: those that a number speaks against, a wrong result apart.
+#[must_use]
+pub fn disturbable(findings: &[Finding]) -> BTreeSet<NodeId> {
+    findings.iter().filter(|one| is_disturbable(one)).flat_map(|one| one.subject.nodes()).collect()
+}
+
+/// The numbers of nodes on which another job runs are nobody's fault: on such a node nobody knows whose load it was.
+pub(crate) fn neighbours(others: &BTreeMap<NodeId, u32>, roster: &Roster, findings: &mut [Finding]) {
+    for finding in findings.iter_mut().filter(|one| is_disturbable(one)) {
+        let Some((node, job)) = finding.subject.nodes().iter().find_map(|node| others.get_key_value(node))
+        else {
+            continue;
+        };
+        finding.status = Status::Error;
+        finding.class = None;
+        let known = format!("; job {job} runs on {} too, and its load may be the reason", roster.name(*node));
+        let at = crate::wording::brief(&finding.message).len();
+        finding.message.insert_str(at, &known);
+    }
+}
+
+fn is_disturbable(finding: &Finding) -> bool {
+    let blames = match finding.status {
+        Status::Suspect => true,
+        Status::Fail => matches!(finding.class, Some(FaultClass::Part | FaultClass::Link)),
+        Status::Pass | Status::Skip | Status::Error => false,
+    };
+    blames && finding.metric.is_some_and(|metric| !matches!(metric, Metric::Correct | Metric::Reachable))
 }
 
 /// Whether a finding says that something is slow, and blames a part, one of two or what all share. A wrong result has no

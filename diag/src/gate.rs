@@ -30,19 +30,29 @@ pub struct Gate {
     /// What to print: before the end of a task that may not start, and in a batch job's output otherwise.
     /// One line each, without control characters and without our name in front; empty if nothing was asked.
     pub lines: Vec<String>,
+    /// Whether nobody has told these lines to whoever waits at srun or salloc: the first step does it then, also
+    /// where it starts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub untold: bool,
 }
 
 impl Gate {
     /// A gate that lets the job start and has this to say.
     #[must_use]
     pub fn open(lines: Vec<String>) -> Self {
-        Self { schema: 1, start: true, lines: bounded(lines) }
+        Self { schema: 1, start: true, lines: bounded(lines), untold: false }
+    }
+
+    /// The same, of what was not told on the way.
+    #[must_use]
+    pub fn untold(self) -> Self {
+        Self { untold: true, ..self }
     }
 
     /// A gate that ends the job's tasks with these lines.
     #[must_use]
     pub fn closed(lines: Vec<String>) -> Self {
-        Self { schema: 1, start: false, lines: bounded(lines) }
+        Self { schema: 1, start: false, lines: bounded(lines), untold: false }
     }
 }
 

@@ -11,7 +11,7 @@ pub mod baseline;
 pub mod baseline_lint;
 pub mod check;
 pub mod conclude;
-mod explain;
+pub mod explain;
 pub mod facts;
 pub mod fields;
 pub mod findings;

@@ -144,23 +144,34 @@ impl Report {
         }
     }
 
+    /// How long the checks took; a clock that was set back meanwhile does not make it less than nothing.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.finished_at.duration_since(self.started_at).as_secs_f64().max(0.0)
+    }
+
     /// The report as text: the outcome, then what is not a pass, then the rest.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let seconds = self.finished_at.duration_since(self.started_at).as_secs_f64();
+        let seconds = self.seconds();
         // Writing to a String can't fail.
         _ = writeln!(
             text,
             "job {} on {} (check {}, engine {}): {} after {seconds:.1} s; the job: {}",
-            self.job_id, self.cluster, self.check_number, self.engine, self.outcome, self.action
+            self.job_id,
+            printable(&self.cluster),
+            self.check_number,
+            self.engine,
+            self.outcome,
+            printable(&self.action)
         );
-        _ = writeln!(text, "{}", self.summary);
+        _ = writeln!(text, "{}", printable(&self.summary));
         if !self.drained.is_empty() {
-            _ = writeln!(text, "drained: {}", self.drained.join(", "));
+            _ = writeln!(text, "drained: {}", printable(&self.drained.join(", ")));
         }
         for error in self.errors.iter().chain(&self.notes) {
-            _ = writeln!(text, "note: {error}");
+            _ = writeln!(text, "note: {}", printable(error));
         }
         let mut phase = None;
         for item in &self.items {
@@ -168,9 +179,9 @@ impl Report {
                 phase = Some(item.phase);
                 _ = writeln!(text, "{}", item.phase);
             }
-            _ = writeln!(text, "  {:<7} {}", item.status.to_string(), item.message);
+            _ = writeln!(text, "  {:<7} {}", item.status.to_string(), printable(&item.message));
             for rate in &item.rates {
-                _ = writeln!(text, "  {:<7} - {}", "", wording::rate(rate));
+                _ = writeln!(text, "  {:<7} - {}", "", printable(&wording::rate(rate)));
             }
         }
         text
@@ -210,7 +221,7 @@ const MAX_LINES: usize = 8;
 /// characters and without our name in front. `place` says where the report is.
 #[must_use]
 pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
-    let seconds = report.finished_at.duration_since(report.started_at).as_secs_f64();
+    let seconds = report.seconds();
     let mut troubles: Vec<&Item> = report.items.iter().filter(|item| item.status > Status::Skip).collect();
     // The worst first; the order of the phases stays within each kind.
     troubles.sort_by_key(|item| std::cmp::Reverse(item.status));

@@ -9,6 +9,8 @@ use cluster::slurm::apply::{Applied, Step, ThisRun, apply};
 use cluster::slurm::scontrol::Scontrol;
 use diag::action::{self, Case, Decision, JobAction};
 use diag::conclude::{self, Caps};
+use diag::explain;
+use diag::facts::NodeId;
 use diag::gate::Gate;
 use diag::job::JobView;
 use diag::policy::{ControllerLost, Undecided};
@@ -69,10 +71,34 @@ pub fn verdict(
     results: &[RoundResult],
     stopped: Option<&str>,
 ) -> Verdict {
+    conclude::verdict(&assignment.suite, session.roster(), results, caps(assignment), stopped)
+}
+
+fn caps(assignment: &Assignment) -> Caps {
     let actions = &assignment.policy.actions;
-    let caps =
-        Caps { max_drain_nodes: actions.max_drain_nodes, max_drain_fraction: actions.max_drain_fraction };
-    conclude::verdict(&assignment.suite, session.roster(), results, caps, stopped)
+    Caps { max_drain_nodes: actions.max_drain_nodes, max_drain_fraction: actions.max_drain_fraction }
+}
+
+/// The same where other jobs run on nodes that a number speaks against, which only the controller knows.
+async fn beside_others(run: &Run<'_>, session: &Session, verdict: Verdict) -> Verdict {
+    let roster = session.roster();
+    let nodes: Vec<NodeId> = explain::disturbable(&verdict.findings).into_iter().collect();
+    if nodes.is_empty() {
+        return verdict;
+    }
+    let names: Vec<String> = nodes.iter().map(|node| roster.name(*node).to_owned()).collect();
+    match run.scontrol.neighbours(run.assignment.job.job_id, &names, run.act_until).await {
+        Ok(others) => {
+            let of_node = |(node, name): (&NodeId, &String)| Some((*node, *others.get(name)?));
+            let others = nodes.iter().zip(&names).filter_map(of_node).collect();
+            conclude::beside_others(verdict, roster, caps(run.assignment), &others)
+        }
+        // Without the controller nothing is drained either.
+        Err(error) => {
+            run.events.log(&format!("whose nodes these are is not known: {}", cluster::chain(&error)));
+            verdict
+        }
+    }
 }
 
 /// What the run amounts to on this node. Nobody gets it before the leader's action is done.
@@ -155,6 +181,7 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
     let stopped = matches!(run.ended, Ended::Stopped(Stop::Deadline))
         .then(|| format!("the time of {} s ran out", assignment.asked.timeout_s));
     let verdict = verdict(assignment, session, &run.results, stopped.as_deref());
+    let verdict = beside_others(run, session, verdict).await;
     let brief = run.act_until.min(Instant::now() + COURTESY);
     let passed = matches!(verdict.outcome, Outcome::Pass | Outcome::Skip);
     let view = match view {
@@ -213,7 +240,10 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
             return given_up(run, &Stop::JobGone(words));
         }
     }
-    if start { Gate::open(lines) } else { Gate::closed(lines) }
+    let gate = if start { Gate::open(lines) } else { Gate::closed(lines) };
+    let told =
+        applied.outcomes.iter().any(|one| matches!(one.step, Step::Notify { .. }) && one.result.is_ok());
+    if told { gate } else { gate.untold() }
 }
 
 /// Leaves the report and the event; the lines for the user.
@@ -305,7 +335,7 @@ fn without_verdict(run: &Run<'_>, error: &dyn std::fmt::Display) -> Gate {
     run.events.log(&format!("event=SanityCheckFailed outcome=ERROR summary={:?}", error.to_string()));
     let line = format!("ERROR: {error}; no node is blamed");
     match run.assignment.policy.actions.on_error {
-        Undecided::Start => Gate::open(vec![line, "the job starts".into()]),
+        Undecided::Start => Gate::open(vec![line, "the job starts".into()]).untold(),
         Undecided::Fail => Gate::closed(vec![line, "the job does not start (on_error)".into()]),
     }
 }

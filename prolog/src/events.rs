@@ -60,7 +60,7 @@ impl Events {
             Outcome::Skip => "SanityCheckSkipped",
             Outcome::Error | Outcome::Suspect | Outcome::Environment | Outcome::Fail => "SanityCheckFailed",
         };
-        let seconds = report.finished_at.duration_since(report.started_at).as_secs_f64();
+        let seconds = report.seconds();
         let line = format!(
             "event={name} cluster={} check_number={} outcome={} action={} nodes={} drained={} seconds={seconds:.1} \
              summary={:?}",

@@ -73,13 +73,13 @@ fn gate(job: &JobEnv, begun: (Instant, Timestamp)) -> Gate {
     let assignment = match assignment::assignment(job.clone(), policy, request.as_deref()) {
         Ok(None) => {
             let why = assignment::left_out(&scope, job, request.as_deref());
-            return Gate::open(why.into_iter().collect());
+            return Gate::open(why.into_iter().collect()).untold();
         }
         Ok(Some(assignment)) => assignment,
         Err(error) => return trouble(on_error, true, &error.into()),
     };
     if let Some(why) = engine::nothing_to_measure(assignment.policy.engine, job) {
-        return Gate::open(vec![format!("SKIP: {why}")]);
+        return Gate::open(vec![format!("SKIP: {why}")]).untold();
     }
     if assignment.suite.checks.is_empty() {
         let error = anyhow::anyhow!("{}", assignment.asked.notices.join("; "));
@@ -106,7 +106,7 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
     ));
     match engine::shares(assignment, &scontrol, deadline).await {
         Ok(None) => {}
-        Ok(Some(why)) => return Gate::open(vec![format!("SKIP: {why}")]),
+        Ok(Some(why)) => return Gate::open(vec![format!("SKIP: {why}")]).untold(),
         Err(error) => return trouble(policy.actions.on_error, true, &error),
     }
     // Leader and deputy may lead the meeting; who leads the rest is known after it.
@@ -197,7 +197,7 @@ fn trouble(rule: Undecided, asked: bool, error: &anyhow::Error) -> Gate {
     match rule {
         Undecided::Start => {
             lines.push("nothing was measured; the job starts".into());
-            Gate::open(lines)
+            Gate::open(lines).untold()
         }
         Undecided::Fail => {
             lines.push("nothing was measured; the job does not start (on_error)".into());

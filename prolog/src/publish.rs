@@ -11,8 +11,11 @@ use anyhow::{Context as _, Result, bail};
 use cluster::slurm::environment::JobEnv;
 use diag::policy::{Paths, ReportOwner};
 use diag::report::Report;
-use rustix::process::{Signal, set_parent_process_death_signal};
-use tokio::io::AsyncWriteExt;
+use rustix::process::{
+    DumpableBehavior, Gid, Signal, Uid, set_dumpable_behavior, set_parent_process_death_signal,
+};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::{Instant, timeout_at};
 
@@ -31,7 +34,7 @@ const AT_LEAST: Duration = Duration::from_millis(300);
 const NO_GROUP: &str = "-";
 
 /// Bytes of an error that are kept.
-const MOST_ERROR: usize = 400;
+const MOST_ERROR: u64 = 400;
 
 /// Writes the report below `paths.report_dir`, within two seconds and not after `until` if that can be.
 ///
@@ -42,42 +45,44 @@ pub async fn report(paths: &Paths, job: &JobEnv, report: &Report, until: Instant
     let until = until.min(now + WRITING).max(now + AT_LEAST);
     let text = serde_json::to_vec(report)?;
     let mut command = Command::new(std::env::current_exe().context("where is this program?")?);
+    if paths.report_owner == ReportOwner::User && job.gid.is_none() {
+        bail!("Slurm did not say the job's group (SLURM_JOB_GID)");
+    }
     let group = job.gid.map_or_else(|| NO_GROUP.to_owned(), |gid| gid.to_string());
     command
         .args([OsStr::new(WRITE_REPORT), paths.report_dir.as_os_str()])
-        .args([word(paths.report_owner), &group])
+        .args([word(paths.report_owner), &job.uid.to_string(), &group])
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
-    if paths.report_owner == ReportOwner::User {
-        let gid = job.gid.context("Slurm did not say the job's group (SLURM_JOB_GID)")?;
-        // The standard library drops the supplementary groups with a change of user.
-        command.uid(job.uid).gid(gid);
-    }
     let mut writer = command.spawn().context("the process that writes it can't be started")?;
+    let (stdin, stderr) = (writer.stdin.take(), writer.stderr.take());
+    let mut said = Vec::new();
     let writing = async {
-        if let Some(mut stdin) = writer.stdin.take() {
+        if let Some(mut stdin) = stdin {
             // One that does not read says why on its standard error.
             _ = stdin.write_all(&text).await;
         }
-        writer.wait_with_output().await
+        if let Some(stderr) = stderr {
+            // It may be the user's process: no more is kept than is told.
+            _ = stderr.take(MOST_ERROR).read_to_end(&mut said).await;
+        }
+        writer.wait().await
     };
-    let Ok(output) = timeout_at(until, writing).await else {
+    let Ok(status) = timeout_at(until, writing).await else {
         bail!("it was not written within {:.1} s: is its storage in order?", (until - now).as_secs_f64());
     };
-    let output = output.context("the process that writes it is lost")?;
-    if output.status.success() {
+    let status = status.context("the process that writes it is lost")?;
+    if status.success() {
         return Ok(());
     }
-    let error = String::from_utf8_lossy(&output.stderr);
-    let error: String = error.trim().chars().take(MOST_ERROR).collect();
-    if error.is_empty() {
-        bail!("the process that writes it ended ({})", output.status)
-    } else {
-        bail!("{error}")
+    let error = String::from_utf8_lossy(&said);
+    match error.trim() {
+        "" => bail!("the process that writes it ended ({status})"),
+        error => bail!("{error}"),
     }
 }
 
@@ -98,13 +103,35 @@ pub fn write_report(mut arguments: impl Iterator<Item = OsString>) -> Option<Exi
 fn write(mut arguments: impl Iterator<Item = OsString>) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut next = || arguments.next().context("an argument is missing");
-    let (report_dir, owner, group) = (next()?, next()?, next()?);
+    let (report_dir, owner, uid, group) = (next()?, next()?, next()?, next()?);
     let owner = [ReportOwner::Root, ReportOwner::User].into_iter().find(|one| owner == word(*one));
+    let owner = owner.context("whose is it?")?;
     let group = group.to_str().filter(|group| *group != NO_GROUP).map(str::parse).transpose()?;
     let mut text = Vec::new();
     std::io::stdin().read_to_end(&mut text)?;
     let report: Report = serde_json::from_slice(&text).context("what is to be written is no report")?;
-    report_file::write(Path::new(&report_dir), &report, owner.context("whose is it?")?, group)?;
+    if owner == ReportOwner::User {
+        let uid = uid.to_str().context("no number of a user")?.parse()?;
+        become_user(uid, group.context("no group")?).context("this process can't become the job's user")?;
+    }
+    report_file::write(Path::new(&report_dir), &report, owner, group)?;
+    Ok(())
+}
+
+/// Gives up root's rights for good, here and not before the program starts: nobody but root can stop or look into a
+/// process until then, and afterwards nobody can look into it.
+fn become_user(uid: u32, gid: u32) -> std::io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    // This process has one thread.
+    if rustix::process::geteuid().is_root() {
+        set_thread_groups(&[])?;
+    }
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)?;
+    // A change of user takes it away.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     Ok(())
 }
 

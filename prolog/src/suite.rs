@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cluster::session::{Exchanged, Session, SessionError};
-use diag::facts::{NodeFacts, NodeId};
+use diag::facts::{NodeFacts, NodeId, Roster};
 use diag::judge::Suite;
 use diag::measurement::{CheckError, ErrorKind, Measurement};
 use diag::plan;
@@ -52,6 +52,12 @@ pub enum Ended {
     Session(SessionError),
 }
 
+/// Where this node stands while it measures.
+struct Place {
+    me: NodeId,
+    roster: Roster,
+}
+
 /// Runs the suite. `seen` is called with all results after each round.
 pub async fn run(
     bench: &mut Bench<'_>,
@@ -67,10 +73,13 @@ pub async fn run(
         };
         let limit = Instant::now() + checks::round_limit(bench.policy, round.check) + ANSWER_SLACK;
         let limit = limit.min(bench.deadline - BEFORE_DEADLINE);
+        let place = Place { me: session.me(), roster: session.roster().clone() };
         let mine = tokio::select! {
-            mine = measure(bench, session, &round, limit - HANDING_IN) => mine,
+            mine = measure(bench, &place, &round, limit - HANDING_IN) => mine,
             // A leader that is lost meanwhile does not end this: the number counts for the deputy, who leads on.
             stop = stopping.stopped() => return (results, Ended::Stopped(stop)),
+            // One that has concluded does: nobody wants the number any more.
+            () = session.concluded() => return (results, Ended::Session(SessionError::Concluded)),
         };
         let answers = tokio::select! {
             answers = session.exchange(round.index, &mine, limit) => answers,
@@ -111,13 +120,8 @@ fn result(
 
 /// This node's part of a round; `None`: it has none. A worker that ended is replaced before this node hands in, if
 /// that can be done by `until`: the others will look for its ranks in the next round.
-async fn measure(
-    bench: &mut Bench<'_>,
-    session: &Session,
-    round: &Round,
-    until: Instant,
-) -> Option<NodeOutcome> {
-    round.groups_of(session.me()).next()?;
+async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Instant) -> Option<NodeOutcome> {
+    round.groups_of(place.me).next()?;
     let error = |kind: ErrorKind, message: String| Some(NodeOutcome::Error(CheckError { kind, message }));
     let Some(check) = checks::get(round.check) else {
         return error(ErrorKind::Environment, format!("this build can't measure {}", round.check));
@@ -130,8 +134,8 @@ async fn measure(
     };
     let mut context = Context {
         round,
-        me: session.me(),
-        roster: session.roster(),
+        me: place.me,
+        roster: &place.roster,
         policy: bench.policy,
         worker,
         now: &Timestamp::now,

@@ -69,7 +69,10 @@ pub fn post_opt(spank: &SpankHandle, arguments: &Arguments) {
         return;
     };
     let decision = match gate(job) {
-        Ok(gate) => Some(Decision::of(&gate, step == BATCH_STEP)),
+        Ok(gate) => {
+            let says_so = if gate.untold { tells_the_user(spank, step) } else { step == BATCH_STEP };
+            Some(Decision::of(&gate, says_so))
+        }
         Err(cause) => without_gate(spank, arguments, step, &cause),
     };
     *DECISION.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = decision;
@@ -169,7 +172,8 @@ fn without_gate(
     } else {
         "the job does not start, because the policy says on_error = \"fail\""
     };
-    let gate = Gate { schema: 1, start, lines: vec![what, then.to_owned(), hint] };
+    let lines = vec![what, then.to_owned(), hint];
+    let gate = if start { Gate::open(lines) } else { Gate::closed(lines) };
     Some(Decision::of(&gate, tells_the_user(spank, step)))
 }
 
@@ -214,9 +218,9 @@ mod tests {
     #[test]
     fn lines_are_bounded_and_clean() {
         let lines = vec!["a\x1b[2Jb".to_owned(), "ü".repeat(2 * MAX_LINE_CHARS)];
-        let decision = Decision::of(&Gate { schema: 1, start: false, lines: lines.clone() }, true);
+        let decision = Decision::of(&Gate { lines: lines.clone(), ..Gate::closed(Vec::new()) }, true);
         assert_eq!(decision.text, format!("aimaster: a[2Jb\naimaster: {}\n", "ü".repeat(MAX_LINE_CHARS)));
-        let many = Decision::of(&Gate { schema: 1, start: true, lines: vec![String::new(); 1000] }, true);
+        let many = Decision::of(&Gate { lines: vec![String::new(); 1000], ..Gate::open(Vec::new()) }, true);
         assert_eq!(many.text.lines().count(), MAX_LINES);
     }
 

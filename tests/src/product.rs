@@ -143,8 +143,10 @@ impl Cluster {
     /// The programs can't be written.
     pub fn log_slurm_calls(&self) -> Result<String> {
         let mut policy = String::from("[paths]\n");
-        for name in ["scontrol", "scancel"] {
-            let path = self.base().join("opt").join(format!("logged-{name}"));
+        let folder = self.base().join("opt/logged");
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        for name in ["scontrol", "scancel", "squeue"] {
+            let path = folder.join(name);
             let log = self.calls_file();
             let text = format!(
                 "#!/bin/sh\nread -r node </proc/sys/kernel/hostname\n\
@@ -153,7 +155,10 @@ impl Cluster {
             );
             std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
-            policy += &format!("{name} = '{}'\n", path.display());
+            // squeue is taken from where scontrol is.
+            if name != "squeue" {
+                policy += &format!("{name} = '{}'\n", path.display());
+            }
         }
         Ok(policy)
     }

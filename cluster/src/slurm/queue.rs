@@ -20,6 +20,41 @@ pub fn arguments(id: &str) -> [&str; 9] {
     ["--noheader", "--local", "--all", "--states", "all", "--jobs", id, "--Format", FORMAT]
 }
 
+/// What to ask squeue for: the jobs that do something on these nodes.
+#[must_use]
+pub fn neighbours_arguments(nodes: &str) -> [&str; 9] {
+    let states = "running,configuring,completing";
+    [
+        "--noheader",
+        "--local",
+        "--all",
+        "--states",
+        states,
+        "--nodelist",
+        nodes,
+        "--Format",
+        "JobID:|,NodeList:|",
+    ]
+}
+
+/// Which jobs those are, with all of their nodes.
+///
+/// # Errors
+/// If a line is none of squeue's.
+pub fn neighbours(said: &str) -> Result<Vec<(u32, Vec<String>)>, ShowError> {
+    let read = |line: &str| {
+        let odd = || ShowError::Unreadable {
+            of: "the jobs of some nodes".to_owned(),
+            field: "line of squeue",
+            value: crate::log::shown(line, 80),
+        };
+        let (job, nodes) = line.strip_suffix('|').and_then(|body| body.split_once('|')).ok_or_else(odd)?;
+        let job = job.trim().parse().map_err(|_| odd())?;
+        Ok((job, expand(nodes.trim()).map_err(|_| odd())?))
+    };
+    said.lines().filter(|line| !line.trim().is_empty()).map(read).collect()
+}
+
 struct Line<'a> {
     of: &'a str,
     fields: [&'a str; FIELDS],

@@ -1,6 +1,7 @@
 //! `scontrol`, `squeue` and `scancel` as child processes: by absolute path, with nothing of our environment, bounded in
 //! time and output. What to do and whether is decided elsewhere.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -186,11 +187,7 @@ impl Scontrol {
     ///
     /// # Errors
     /// See [`ScontrolError`].
-    pub async fn job_gres(
-        &self,
-        id: u32,
-        deadline: Instant,
-    ) -> Result<std::collections::BTreeSet<String>, ScontrolError> {
+    pub async fn job_gres(&self, id: u32, deadline: Instant) -> Result<BTreeSet<String>, ScontrolError> {
         let ask = |target: String| async move {
             self.scontrol(&["--details", "show", "job", &target], deadline).await
         };
@@ -199,6 +196,24 @@ impl Scontrol {
             (command, said) = ask(alone).await?;
         }
         show::gres(&said, id).map_err(|source| ScontrolError::Output { command, source })
+    }
+
+    /// Of each of these nodes one other job that does something there, if there is one: one call.
+    ///
+    /// # Errors
+    /// See [`ScontrolError`].
+    pub async fn neighbours(
+        &self,
+        id: u32,
+        nodes: &[String],
+        deadline: Instant,
+    ) -> Result<BTreeMap<String, u32>, ScontrolError> {
+        let list = node_list(nodes)?;
+        let (command, said) = self.run(&self.squeue, &queue::neighbours_arguments(&list), deadline).await?;
+        let jobs = queue::neighbours(&said).map_err(|source| ScontrolError::Output { command, source })?;
+        let others = jobs.into_iter().filter(|(job, _)| *job != id);
+        let placed = others.flat_map(|(job, on)| on.into_iter().map(move |node| (node, job)));
+        Ok(placed.filter(|(node, _)| nodes.contains(node)).collect())
     }
 
     async fn queued_job(&self, id: u32, deadline: Instant) -> Result<JobView, ScontrolError> {

@@ -171,14 +171,15 @@ fn assert_report(cluster: &Cluster, seen: &Seen) {
 }
 
 /// Most calls to Slurm of one job, all of them by the leader, as measured: a healthy job is looked at once, told of its
-/// one phase and its verdict with a look before and after; a fault adds what is done about it.
+/// one phase and its verdict with a look before and after; a fault
+/// adds the question whose nodes these are and what is done about it.
 fn most_calls(command: Command, action: &str) -> usize {
     match (command, action) {
-        (Sbatch, "retain") => 4,
-        (Sbatch, "requeue") => 9,
-        (Sbatch, _) => 6,
-        (Srun | Salloc, "retain") => 6,
-        (Srun | Salloc, _) => 10,
+        (Sbatch, "retain") => 5,
+        (Sbatch, "requeue") => 10,
+        (Sbatch, _) => 7,
+        (Srun | Salloc, "retain") => 7,
+        (Srun | Salloc, _) => 11,
     }
 }
 

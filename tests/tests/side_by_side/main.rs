@@ -10,6 +10,7 @@ mod hostile_hellos;
 mod launch_gate;
 mod links_down;
 mod lost_helpers;
+mod other_jobs;
 mod reports;
 mod shared_gpus;
 mod submission;
