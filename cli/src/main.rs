@@ -24,7 +24,7 @@ struct Arguments {
 enum Command {
     /// Shows the report of a job: what was measured, what was found, what was done.
     ///
-    /// Exit code: 0 pass, 1 fault, 2 wrong use or no report, 3 undecided, error or skipped.
+    /// Exit code: 0 pass, 1 fault, 2 wrong use or no report, 3 SUSPECT, ENVIRONMENT, ERROR or skipped.
     Report(report::Arguments),
     /// Checks the policy and shows what holds, every default filled in.
     Config,
