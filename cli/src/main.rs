@@ -7,15 +7,16 @@ mod report;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 /// Checks of a job's own nodes: their reports and the policy behind them.
 #[derive(Parser)]
 #[command(name = "aimaster", version)]
 struct Arguments {
-    /// The site's policy; it says where reports are.
-    #[arg(long, global = true, default_value = "/etc/aimaster/aimaster.toml")]
-    policy: PathBuf,
+    /// The site's policy; it says where reports are [default: /etc/aimaster/aimaster.toml].
+    #[arg(long, global = true)]
+    policy: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -24,23 +25,57 @@ struct Arguments {
 enum Command {
     /// Shows the report of a job: what was measured, what was found, what was done.
     ///
-    /// Exit code: 0 pass, 1 fault, 2 wrong use or no report, 3 undecided, error or skipped.
+    /// Exit code: 0 pass, 1 fault, 2 wrong use or no report, 3 SUSPECT, ENVIRONMENT, ERROR or skipped.
     Report(report::Arguments),
     /// Checks the policy and shows what holds, every default filled in.
     Config,
 }
 
+/// The policy where none is named; without this file the defaults hold.
+const POLICY: &str = "/etc/aimaster/aimaster.toml";
+
 /// Exit code for a wrong use, a missing file and everything else that keeps the answer from being given.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let done = match arguments.command {
-        Command::Report(command) => report::show(&command, &arguments.policy),
-        Command::Config => config::show(&arguments.policy),
-    };
-    done.unwrap_or_else(|error| {
+    run(Arguments::parse()).unwrap_or_else(|error| {
         eprintln!("aimaster: {error:#}");
         ExitCode::from(USAGE)
     })
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode> {
+    let policy = policy(arguments.policy)?;
+    match arguments.command {
+        Command::Report(command) => report::show(&command, &policy),
+        Command::Config => config::show(&policy),
+    }
+}
+
+/// The policy's file. One that was named must be there: else a slip in its name would show the defaults as what holds.
+fn policy(named: Option<PathBuf>) -> Result<PathBuf> {
+    let Some(path) = named else { return Ok(POLICY.into()) };
+    std::fs::metadata(&path).with_context(|| format!("can't read {}", path.display()))?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(arguments: &[&str]) -> Result<ExitCode> {
+        run(Arguments::try_parse_from(arguments).unwrap())
+    }
+
+    #[test]
+    fn a_policy_that_was_named_must_be_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("site.toml");
+        let arguments = ["aimaster", "--policy", path.to_str().unwrap(), "config"];
+        let error = format!("{:#}", shown(&arguments).unwrap_err());
+        assert!(error.contains("site.toml") && error.contains("No such file"), "{error}");
+        std::fs::write(&path, "paths.baseline_dir = \"/nowhere\"").unwrap();
+        assert_eq!(shown(&arguments).unwrap(), ExitCode::SUCCESS);
+        assert_eq!(policy(None).unwrap(), PathBuf::from(POLICY));
+    }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::check::CheckName;
 use crate::facts::Engine;
@@ -74,11 +74,28 @@ pub struct Policy {
 }
 
 /// Writes the settings where the file has them, so that a policy that is shown can be used as a file.
-fn as_nccl_table<S: serde::Serializer>(
-    env: &BTreeMap<String, String>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+fn as_nccl_table<S: Serializer>(env: &BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
     BTreeMap::from([("env", env)]).serialize(serializer)
+}
+
+/// How the file spells a `requeue_nice` that is left alone.
+const KEEP_NICE: &str = "keep";
+
+/// How the file spells an `on_environment` that follows the request's action.
+const BY_ACTION: &str = "by_action";
+
+fn or_keep<S: Serializer>(nice: &Option<i32>, serializer: S) -> Result<S::Ok, S::Error> {
+    match nice {
+        Some(nice) => nice.serialize(serializer),
+        None => KEEP_NICE.serialize(serializer),
+    }
+}
+
+fn or_by_action<S: Serializer>(rule: &Option<Undecided>, serializer: S) -> Result<S::Ok, S::Error> {
+    match rule {
+        Some(rule) => rule.serialize(serializer),
+        None => BY_ACTION.serialize(serializer),
+    }
 }
 
 /// A policy that can't be written as TOML.
@@ -87,8 +104,7 @@ fn as_nccl_table<S: serde::Serializer>(
 pub struct ShowError(#[from] toml::ser::Error);
 
 impl Policy {
-    /// The whole policy as a file that [`Policy::parse`] reads back; a key that is left alone by default and was
-    /// not set (`requeue_nice`, `on_environment`) is left out.
+    /// The whole policy as a file that [`Policy::parse`] reads back.
     ///
     /// # Errors
     /// If a path is not UTF-8, which no parsed policy has.
@@ -137,6 +153,7 @@ pub struct Actions {
     /// Requeues of our own before a job fails instead (default 3).
     pub max_requeues: u32,
     /// Nice value set at a requeue, to give back the place in the queue that it loses; `None`: untouched.
+    #[serde(serialize_with = "or_keep")]
     pub requeue_nice: Option<i32>,
     /// On ERROR (default: start).
     pub on_error: Undecided,
@@ -144,6 +161,7 @@ pub struct Actions {
     pub on_suspect: Undecided,
     /// On a fault of the fabric, the environment or when time ran out (default: by the request's action, where
     /// requeue counts as fail).
+    #[serde(serialize_with = "or_by_action")]
     pub on_environment: Option<Undecided>,
     /// When the controller can't be reached (default: start).
     pub on_controller_lost: ControllerLost,

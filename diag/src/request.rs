@@ -12,6 +12,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::CheckName;
 
+/// The checks that PAI's documentation has, which its users' documents name; the registry may have more.
+#[cfg(test)]
+const PAI_CHECKS: &[CheckName] = &[
+    CheckName::GemmFlops,
+    CheckName::KernelLaunch,
+    CheckName::AllReduce1,
+    CheckName::CompCommOverlap,
+    CheckName::NetworkConnectivity,
+    CheckName::PytorchGloo2,
+    CheckName::AllReduce2,
+    CheckName::AllGather2,
+    CheckName::AllToAll2,
+    CheckName::MultiAllReduce2,
+    CheckName::AllReduce,
+    CheckName::AllGather,
+    CheckName::MultiAllReduce,
+];
+
 /// What happens to the job on a FAIL of the checks before start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -146,7 +146,7 @@ pub fn brief(message: &str) -> &str {
     }
 }
 
-/// A node that missed in two windows.
+/// A node that missed in three windows.
 #[must_use]
 pub fn node_failed(name: &str, check: CheckName, one: &Evidence) -> String {
     format!("{name}: {check} {}; measured three times{}", against(one), background(one))
@@ -260,6 +260,7 @@ pub fn summary(outcome: Outcome, nodes: usize, findings: &[Finding]) -> String {
         Outcome::Fail | Outcome::Environment => Status::Fail,
         Outcome::Suspect => Status::Suspect,
         Outcome::Error => Status::Error,
+        Outcome::Pass if nodes == 1 => return "1 node is fine".to_owned(),
         Outcome::Pass => return format!("{nodes} nodes are fine"),
         Outcome::Skip => Status::Skip,
     };
@@ -291,6 +292,12 @@ mod tests {
         for whole in ["n2: refused ([fe80::1])", "n2 [x] is gone", ""] {
             assert_eq!(brief(whole), whole);
         }
+    }
+
+    #[test]
+    fn a_job_that_passed_says_how_many_nodes() {
+        assert_eq!(summary(Outcome::Pass, 1, &[]), "1 node is fine");
+        assert_eq!(summary(Outcome::Pass, 2, &[]), "2 nodes are fine");
     }
 
     #[test]

@@ -10,9 +10,6 @@ use anyhow::{Context, Result, bail};
 
 use crate::stage::{cargo, run};
 
-/// Debian's folder of Slurm plugins (see `scontrol show config`, PluginDir).
-const PLUGINS: &str = "usr/lib/x86_64-linux-gnu/slurm-wlm";
-
 /// What is built, and where it goes below the root.
 const PROGRAMS: &[(&str, &str)] = &[
     ("aimaster-prolog", "usr/libexec/aimaster/aimaster-prolog"),
@@ -24,6 +21,11 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// Files of the source tree, and where they go below the root. A site's own policy is kept.
 const BASELINES: (&str, &str) = ("conf/baselines", "etc/aimaster/baselines");
 const POLICY: (&str, &str) = ("conf/aimaster.toml", "etc/aimaster/aimaster.toml");
+
+/// Debian's folder of Slurm plugins (see `scontrol show config`, PluginDir).
+fn plugins() -> String {
+    format!("usr/lib/{}-linux-gnu/slurm-wlm", std::env::consts::ARCH)
+}
 
 /// Builds and copies.
 ///
@@ -54,13 +56,13 @@ pub fn install(root: &Path) -> Result<()> {
     fs::copy(built.join("libspank_aimaster.so"), &stamped).context("can't copy the plugin")?;
     let name = stamped.to_str().context("the path of the build is no text")?;
     cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "stamp", "--", name])?;
-    put(&stamped, &root.join(PLUGINS).join("spank_aimaster.so"), 0o755)?;
+    put(&stamped, &root.join(plugins()).join("spank_aimaster.so"), 0o755)?;
     if root == Path::new("/") {
         worker_user()?;
     }
     println!(
         "Installed. To switch it on, add this line to /etc/slurm/plugstack.conf and restart slurmd:\n\
-         optional /{PLUGINS}/spank_aimaster.so\n\
+         optional spank_aimaster.so\n\
          Then choose the engine in /{}.",
         POLICY.1
     );

@@ -15,8 +15,8 @@ use crate::policy::slots::{
 };
 use crate::policy::tree::read_toml;
 use crate::policy::{
-    Actions, Checks, ControllerLost, CudaEngine, HostEngine, Network, Paths, Policy, ReportOwner, Time,
-    Undecided,
+    Actions, BY_ACTION, Checks, ControllerLost, CudaEngine, HostEngine, KEEP_NICE, Network, Paths, Policy,
+    ReportOwner, Time, Undecided,
 };
 use crate::request::FailAction;
 use crate::request::mistake::{Mistake, Mistakes, Origin, quoted};
@@ -39,12 +39,6 @@ const MAX_ENV_BYTES: usize = 4096;
 
 /// Nice values that Slurm takes.
 const NICE: RangeInclusive<i32> = -2_147_483_645..=2_147_483_645;
-
-/// How the file spells a `requeue_nice` that is left alone.
-const KEEP_NICE: &str = "keep";
-
-/// How the file spells an `on_environment` that follows the request's action.
-const BY_ACTION: &str = "by_action";
 
 impl Policy {
     /// Reads a policy; an empty text gives the defaults.
@@ -113,10 +107,14 @@ fn check_rules(policy: &Policy, mistakes: &mut Mistakes) {
         let wrong = "GPU types can't be told apart by this build".to_owned();
         refuse("scope.gpu_types", wrong, "leave it empty; choose by partitions or features");
     }
-    let window_s = policy.host.seconds_per_check;
-    if window_s * 2.0 > f64::from(max_deadline_s) {
-        let wrong = format!("two windows of {window_s} s are longer than time.max_deadline_s");
-        refuse("host.seconds_per_check", wrong, "give a shorter window");
+    for (path, window_s) in [
+        ("host.seconds_per_check", policy.host.seconds_per_check),
+        ("cuda.seconds_per_check", policy.cuda.seconds_per_check),
+    ] {
+        if window_s * 2.0 > f64::from(max_deadline_s) {
+            let wrong = format!("two windows of {window_s} s are longer than time.max_deadline_s");
+            refuse(path, wrong, "give a shorter window");
+        }
     }
 }
 

@@ -262,7 +262,8 @@ impl<'de> Visitor<'de> for ValueVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{ALL, CheckName};
+    use crate::check::CheckName;
+    use crate::request::PAI_CHECKS;
     use proptest::prelude::*;
 
     fn wrong(text: &str) -> Vec<String> {
@@ -290,7 +291,7 @@ mod tests {
     fn the_example_is_accepted_word_for_word() {
         let document = parse_document(include_bytes!("../../../conf/aimaster.json")).unwrap();
         let sanity = document.sanity.unwrap();
-        let names = ALL.iter().map(|spec| spec.name).collect();
+        let names = PAI_CHECKS.to_vec();
         assert_eq!(sanity.checks, Some(CheckList::Checks { names, spelled_out: true }));
         assert_eq!(sanity.fail_action, Some(FailAction::Retain));
         assert_eq!(sanity.timeout_min, Some(100));

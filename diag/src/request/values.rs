@@ -268,10 +268,10 @@ mod tests {
         assert_eq!(list(" ALL_reduce_2 , gemm_flops,\tGEMM_FLOPS ").unwrap(), both);
         assert_eq!(list("default").unwrap(), CheckList::default_checks());
         let CheckList::Checks { names, spelled_out: false } = list("All").unwrap() else { panic!() };
-        assert_eq!(names.len(), 13);
+        assert_eq!(names.len(), ALL.len());
         assert_eq!(list("OFF, off").unwrap(), CheckList::Off);
         let CheckList::Checks { names, .. } = list("default,kernel_launch").unwrap() else { panic!() };
-        assert_eq!(names.len(), 4);
+        assert_eq!(names.len(), DEFAULT_CHECKS.len() + 1);
     }
 
     #[test]

@@ -98,11 +98,8 @@ mod tests {
 
     #[test]
     fn every_row_of_the_registry_is_here_and_the_reverse() {
-        let registry: Vec<_> = diag::check::ALL
-            .iter()
-            .filter(|spec| spec.engines == [Engine::Host, Engine::Cuda])
-            .map(|spec| spec.name)
-            .collect();
+        let registry: Vec<_> =
+            diag::check::ALL.iter().filter(|spec| !spec.engines.is_empty()).map(|spec| spec.name).collect();
         let here: Vec<_> = ALL.iter().map(|check| check.spec().name).collect();
         assert_eq!(registry, here);
         assert!(here.iter().all(|name| get(*name).is_some()));

@@ -113,7 +113,12 @@ fn a_full_policy_is_read() {
     assert_eq!(policy.paths.libmunge, PathBuf::from("/opt/lib/libmunge.so.2"));
     assert_eq!(policy.nccl_env["NCCL_SOCKET_IFNAME"], "bond0");
     assert_eq!(Policy::parse(&policy.to_toml().unwrap()).unwrap(), policy);
-    assert_eq!(Policy::parse(&Policy::default().to_toml().unwrap()).unwrap(), Policy::default());
+    let shown = Policy::default().to_toml().unwrap();
+    assert_eq!(Policy::parse(&shown).unwrap(), Policy::default());
+    // Every default is shown, those too that leave something alone.
+    for line in ["requeue_nice = \"keep\"", "on_environment = \"by_action\""] {
+        assert!(shown.contains(line), "{shown}");
+    }
 }
 
 #[test]
@@ -192,6 +197,7 @@ fn values_out_of_range_are_refused() {
         "[host]\nseconds_per_check = 0",
         "[host]\nseconds_per_check = 61",
         "[time]\nmax_deadline_s = 61\n[host]\nseconds_per_check = 31",
+        "[time]\nmax_deadline_s = 61\n[cuda]\nseconds_per_check = 31",
         "[time]\njoin_s = 2\nscontrol_s = 2\nmax_deadline_s = 4",
         "[paths]\nscontrol = \"scontrol\"",
         "[paths]\nscontrol = \"\"",
