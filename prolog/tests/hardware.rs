@@ -398,6 +398,8 @@ fn the_worker_of_a_prolog_has_multicast_off_and_nothing_of_the_users() {
     );
     std::fs::write(&policy, text).unwrap();
     let cluster = format!("worker-environment-{}", std::process::id());
+    let slurm_conf = folder.path().join("slurm.conf");
+    std::fs::write(&slurm_conf, format!("ClusterName={cluster}\n")).unwrap();
     let output = Command::new(&prolog)
         .arg("--policy")
         .arg(&policy)
@@ -409,7 +411,7 @@ fn the_worker_of_a_prolog_has_multicast_off_and_nothing_of_the_users() {
             ("SLURMD_NODENAME", "n1"),
             ("SLURM_NODELIST", "n1"),
             ("SLURM_JOB_GPUS", "0"),
-            ("SLURM_CONF", "/nonexistent/slurm.conf"),
+            ("SLURM_CONF", slurm_conf.to_str().unwrap()),
             ("NCCL_NVLS_ENABLE", "1"),
             ("NCCL_DEBUG", "INFO"),
             ("PYTHONPATH", "/tmp"),
