@@ -245,8 +245,10 @@ impl OutlierRule {
         }
         let all = others(value, values);
         let rough = median(&all)?;
-        // Another culprit among the others must not widen the spread that this one has to exceed.
-        let others: Vec<f64> = all.iter().copied().filter(|other| *other >= self.share * rough).collect();
+        // Another culprit among the others must not widen the spread that this one has to exceed; but one that is left
+        // alone is no measure: it may be the one that differs.
+        let kept: Vec<f64> = all.iter().copied().filter(|other| *other >= self.share * rough).collect();
+        let others = if kept.len() + 1 < OUTLIER_MIN_SUBJECTS { all } else { kept };
         let middle = median(&others)?;
         let deviations: Vec<f64> = others.iter().map(|value| (value - middle).abs()).collect();
         let spread = self.mads * MAD_TO_SIGMA * median(&deviations)?;
@@ -292,6 +294,18 @@ pub fn median(values: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_fast_gpu_of_three_condemns_nobody() {
+        let rule = OutlierRule::of(Engine::Cuda);
+        let failed = |values: &[f64]| -> Vec<f64> {
+            let misses =
+                |value: f64| rule.limit(Metric::Flops, value, values).is_some_and(|one| value < one.value);
+            values.iter().copied().filter(|value| misses(*value)).collect()
+        };
+        assert!(failed(&[610.0, 615.0, 800.0]).is_empty());
+        assert_eq!(failed(&[400.0, 700.0, 702.0]), [400.0]);
+    }
 
     // G11.
     #[test]

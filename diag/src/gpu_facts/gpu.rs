@@ -48,7 +48,8 @@ fn sharing(who: &str, gpu: &GpuReading, needs: &Needs, add: &mut impl FnMut(Fact
     }
     if let Some(memory) = gpu.memory.filter(|memory| memory.free_bytes < needs.gpu_free_bytes) {
         let holders = if foreign.is_empty() {
-            "no process that can be seen holds it; a reset of the GPU frees it".to_owned()
+            "no process that can be seen from here holds it (one in another container may); else a reset of the GPU frees it"
+                .to_owned()
         } else {
             format!("held by {}", foreign.join(", "))
         };
