@@ -57,8 +57,8 @@ fn carried(network: &PathBuf) -> u64 {
     line.and_then(|fields| fields.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// While this much crosses the loopback device between two looks, the ranks are talking.
-const BUSY_BYTES: u64 = 200_000;
+/// While this much crosses the loopback device between two looks, the ranks are talking; slowed they still say more.
+const BUSY_BYTES: u64 = 20_000;
 const LOOK: Duration = Duration::from_millis(20);
 /// So long the processor stays slow after the last word: longer than a window.
 const HOLD: Duration = Duration::from_secs(2);
