@@ -59,12 +59,7 @@ pub(crate) fn causes(before: &[Fact], results: &[RoundResult], findings: &mut [F
         }
         words.truncate(MOST_CAUSES);
         if !words.is_empty() {
-            finding.status = Status::Error;
-            finding.class = None;
-            // In front of the background in brackets, which a user's screen has no room for.
-            let known = format!("; no fault of a part: {}", words.join("; "));
-            let at = crate::wording::brief(&finding.message).len();
-            finding.message.insert_str(at, &known);
+            excuse(finding, &format!("no fault of a part: {}", words.join("; ")));
             told.extend(words);
         }
     }
@@ -90,12 +85,20 @@ pub(crate) fn neighbours(others: &BTreeMap<NodeId, u32>, roster: &Roster, findin
         else {
             continue;
         };
-        finding.status = Status::Error;
-        finding.class = None;
-        let known = format!("; job {job} runs on {} too, and its load may be the reason", roster.name(*node));
-        let at = crate::wording::brief(&finding.message).len();
-        finding.message.insert_str(at, &known);
+        excuse(
+            finding,
+            &format!("job {job} runs on {} too, and its load may be the reason", roster.name(*node)),
+        );
     }
+}
+
+/// A finding that blames becomes an error that says why it is nobody's fault.
+fn excuse(finding: &mut Finding, why: &str) {
+    finding.status = Status::Error;
+    finding.class = None;
+    // In front of the background in brackets, which a user's screen has no room for.
+    let at = crate::wording::brief(&finding.message).len();
+    finding.message.insert_str(at, &format!("; {why}"));
 }
 
 fn is_disturbable(finding: &Finding) -> bool {

@@ -79,7 +79,7 @@ fn gate(job: &JobEnv, begun: (Instant, Timestamp)) -> Gate {
         Err(error) => return trouble(on_error, true, &error.into()),
     };
     if let Some(why) = engine::nothing_to_measure(assignment.policy.engine, job) {
-        return Gate::open(vec![format!("SKIP: {why}")]).untold();
+        return skip(why);
     }
     if assignment.suite.checks.is_empty() {
         let error = anyhow::anyhow!("{}", assignment.asked.notices.join("; "));
@@ -106,7 +106,7 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
     ));
     match engine::shares(assignment, &scontrol, deadline).await {
         Ok(None) => {}
-        Ok(Some(why)) => return Gate::open(vec![format!("SKIP: {why}")]).untold(),
+        Ok(Some(why)) => return skip(why),
         Err(error) => return trouble(policy.actions.on_error, true, &error),
     }
     // Leader and deputy may lead the meeting; who leads the rest is known after it.
@@ -185,6 +185,11 @@ fn announce(time: Duration) {
     // A plugin that does not listen has its own bound.
     _ = writeln!(std::io::stdout(), "deadline_ms {}", time.as_millis());
     _ = std::io::stdout().flush();
+}
+
+/// The gate where nothing on this node is to be measured.
+fn skip(why: &str) -> Gate {
+    Gate::open(vec![format!("SKIP: {why}")]).untold()
 }
 
 /// The gate where this software, not the hardware, has a problem.

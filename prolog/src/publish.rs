@@ -122,14 +122,13 @@ fn write(mut arguments: impl Iterator<Item = OsString>) -> Result<()> {
 /// process until then, and afterwards nobody can look into it.
 fn become_user(uid: u32, gid: u32) -> std::io::Result<()> {
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     // This process has one thread.
     if rustix::process::geteuid().is_root() {
         set_thread_groups(&[])?;
     }
     set_thread_res_gid(gid, gid, gid)?;
     set_thread_res_uid(uid, uid, uid)?;
-    // A change of user takes it away.
+    // A change of user undoes both.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     Ok(())
