@@ -365,6 +365,7 @@ fn a_policy_bounds_what_is_done() {
     product::set_policy(&cluster, &scoped).unwrap();
     let main = cluster.srun(["-N4", "true"]).run().unwrap();
     assert!(main.success() && !main.stderr.contains("aimaster"), "{}", main.stderr);
+    cluster.put_back().unwrap();
     let checked = cluster.srun(["-N4", "-pchecked", "true"]).run().unwrap();
     assert!(checked.code() == 1 && checked.stderr.contains("n2: all_reduce_2"), "{}", checked.stderr);
     cluster.put_back().unwrap();
