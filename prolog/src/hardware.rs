@@ -41,6 +41,7 @@ pub(crate) fn look(assignment: &Assignment) -> Result<Option<Look>, EngineError>
         gpus: engine::gpus(&assignment.job)?,
         nvml: assignment.policy.cuda.nvml.clone(),
         root: "/".into(),
+        gpu_free_bytes: GPU_FREE_BYTES,
         limit_ms: LOOK_LIMIT_MS,
     }))
 }

@@ -63,6 +63,7 @@ impl Stage {
             gpus: vec![GpuId::Minor(0), GpuId::Minor(1)],
             nvml: self.library(),
             root: self.folder.path().to_owned(),
+            gpu_free_bytes: 2 << 30,
             limit_ms,
         };
         worker.look(look).unwrap();
@@ -276,6 +277,7 @@ fn nobody_waits_for_what_is_looked_at() {
             gpus: vec![GpuId::Minor(0), GpuId::Minor(1)],
             nvml: stage.library(),
             root: stage.folder.path().to_owned(),
+            gpu_free_bytes: 2 << 30,
             limit_ms: LIMIT_MS,
         };
         worker.look(look).unwrap();
@@ -287,6 +289,28 @@ fn nobody_waits_for_what_is_looked_at() {
         assert_eq!(reading.gpus.len(), 2);
         assert!(reading.gpus[1].unreadable.is_empty(), "{reading:?}");
         worker.stop().await.unwrap();
+    });
+}
+
+// E13: the job before has ended, and the driver has not yet freed its memory.
+#[test]
+fn memory_that_comes_back_is_waited_for() {
+    run(async {
+        let full =
+            json!({"nvmlDeviceGetMemoryInfo_v2": {"total": 150_754_820_096_u64, "free": 1_000_000_000}});
+        let stage = Stage::new("worker_nvml", &with(&full));
+        let folder = stage.folder.path().to_owned();
+        let freed = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(700));
+            let state = folder.join("libnvidia-ml.so.1.json");
+            std::fs::write(folder.join("new"), with(&json!({})).to_string()).unwrap();
+            std::fs::rename(folder.join("new"), state).unwrap();
+        });
+        let reading = stage.looked(LIMIT_MS).await;
+        freed.join().unwrap();
+        let (outcome, told) = outcome(vec![known(0, &reading)]);
+        assert_eq!(outcome, Outcome::Skip, "{told:?}");
+        assert!(reading.gpus[1].memory.unwrap().free_bytes > 100 << 30, "{reading:?}");
     });
 }
 

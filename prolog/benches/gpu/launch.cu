@@ -1,6 +1,8 @@
-// The plain way to launch a kernel, for `cargo xtask bench gpu`: an empty kernel, the runtime's own calls, one thread a
-// GPU, all at once. Prints a line a GPU: median and 99th percentile of the launch call, median of launch and end, µs.
+// The plain way to launch a kernel, for `cargo xtask bench gpu`: an empty kernel, one thread a GPU, all at once, by the
+// driver's call, as our worker has it, or by the runtime's. A line "driver 20000" or "runtime 20000" in; a line out:
+// for each GPU median and 99th percentile of the launch call and median of launch and end, µs.
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -21,27 +24,49 @@ static void must(cudaError_t code, const char *call) {
     exit(1);
 }
 
+static void must(CUresult code, const char *call) {
+    if (code == CUDA_SUCCESS) return;
+    fprintf(stderr, "%s: error %d\n", call, (int)code);
+    exit(1);
+}
+
 // Nearest rank, in sorted samples.
 static double quantile(const std::vector<double> &sorted, double share) {
     size_t rank = (size_t)(share * sorted.size() + 0.999999);
     return sorted[rank == 0 ? 0 : rank - 1];
 }
 
-static void launches(int gpu, int samples, std::atomic<int> *waiting, char *line, size_t length) {
+// A GPU with what is launched to it.
+struct Target {
+    cudaStream_t stream;
+    CUfunction function;
+};
+
+static Target target(int gpu) {
+    Target target;
+    must(cudaSetDevice(gpu), "cudaSetDevice");
+    must(cudaStreamCreateWithFlags(&target.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    must(cudaGetFuncBySymbol(&target.function, (const void *)empty), "cudaGetFuncBySymbol");
+    return target;
+}
+
+static void launches(int gpu, Target target, bool driver, int samples, std::atomic<int> *waiting, double *found) {
     using clock = std::chrono::steady_clock;
     auto us = [](clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); };
-    cudaStream_t stream;
     must(cudaSetDevice(gpu), "cudaSetDevice");
-    must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     // All GPUs are launched to at the same time.
     waiting->fetch_sub(1);
     while (waiting->load() > 0) std::this_thread::yield();
     std::vector<double> call, done;
     for (int round = 0; round < WARM_UP + samples; round++) {
         auto before = clock::now();
-        must(cudaLaunchKernel((const void *)empty, dim3(1), dim3(1), nullptr, 0, stream), "cudaLaunchKernel");
+        if (driver) {
+            must(cuLaunchKernel(target.function, 1, 1, 1, 1, 1, 1, 0, target.stream, nullptr, nullptr), "cuLaunchKernel");
+        } else {
+            must(cudaLaunchKernel((const void *)empty, dim3(1), dim3(1), nullptr, 0, target.stream), "cudaLaunchKernel");
+        }
         auto called = clock::now();
-        must(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+        must(cudaStreamSynchronize(target.stream), "cudaStreamSynchronize");
         auto ended = clock::now();
         if (round < WARM_UP) continue;
         call.push_back(us(called - before));
@@ -49,23 +74,33 @@ static void launches(int gpu, int samples, std::atomic<int> *waiting, char *line
     }
     std::sort(call.begin(), call.end());
     std::sort(done.begin(), done.end());
-    snprintf(line, length, "%.4f %.4f %.4f", quantile(call, 0.5), quantile(call, 0.99), quantile(done, 0.5));
+    found[0] = quantile(call, 0.5);
+    found[1] = quantile(call, 0.99);
+    found[2] = quantile(done, 0.5);
 }
 
-int main(int count, char **arguments) {
-    int samples = count > 1 ? atoi(arguments[1]) : 0, gpus = 0;
-    if (samples < 1) {
-        fprintf(stderr, "how many launches?\n");
-        return 2;
-    }
+int main() {
+    int gpus = 0, samples = 0;
     must(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
-    std::atomic<int> waiting(gpus);
-    std::vector<std::thread> threads;
-    std::vector<std::vector<char>> lines(gpus, std::vector<char>(128));
-    for (int gpu = 0; gpu < gpus; gpu++) {
-        threads.emplace_back(launches, gpu, samples, &waiting, lines[gpu].data(), lines[gpu].size());
+    std::vector<Target> targets;
+    for (int gpu = 0; gpu < gpus; gpu++) targets.push_back(target(gpu));
+    char how[16];
+    while (scanf("%15s %d", how, &samples) == 2) {
+        bool driver = strcmp(how, "driver") == 0;
+        if (samples < 1 || (!driver && strcmp(how, "runtime") != 0)) {
+            fprintf(stderr, "%s %d: \"driver\" or \"runtime\", and how many launches\n", how, samples);
+            return 2;
+        }
+        std::atomic<int> waiting(gpus);
+        std::vector<std::thread> threads;
+        std::vector<double> found(3 * gpus);
+        for (int gpu = 0; gpu < gpus; gpu++) {
+            threads.emplace_back(launches, gpu, targets[gpu], driver, samples, &waiting, &found[3 * gpu]);
+        }
+        for (std::thread &thread : threads) thread.join();
+        for (double number : found) printf("%.4f ", number);
+        printf("\n");
+        fflush(stdout);
     }
-    for (std::thread &thread : threads) thread.join();
-    for (const std::vector<char> &line : lines) printf("%s\n", line.data());
     return 0;
 }

@@ -2,19 +2,22 @@
 //! this machine. It prints numbers and judges nothing. What is not there (torch, nvcc, nccl-tests) is said in its row.
 #![forbid(unsafe_code)]
 
+mod cores;
 mod machine;
 mod ours;
 mod theirs;
 mod torch;
 mod turns;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use cores::Cores;
 use machine::Machine;
 use ours::Ours;
 use prolog::protocol::Collective;
-use theirs::{Launch, NcclTests};
+use theirs::{Call, Launch, NcclTests};
 use torch::Torch;
 use turns::{Reading, Turns, by_turns, row, table};
 
@@ -24,6 +27,12 @@ const LEAST: usize = 5;
 /// What all of it may take, and what each turn adds.
 const START: Duration = Duration::from_secs(240);
 const TURN: Duration = Duration::from_secs(60);
+
+/// Turns of launches for each of the others: a launch is short, and its time depends on the core.
+const LAUNCH_TURNS: usize = 5;
+
+/// How long the GPUs rest before each product, so that both sides find them as a job does that has just got them.
+const REST: Duration = Duration::from_secs(2);
 
 /// The window of the others where our worker does not run.
 const WINDOW: Duration = Duration::from_millis(400);
@@ -96,7 +105,7 @@ async fn bench(machine: &Machine, repeats: usize) -> Result<()> {
     }
 }
 
-/// Kernel launches beside a plain loop.
+/// Kernel launches beside a plain loop, both on the same cores.
 async fn launches(
     ours: &mut Side,
     uuids: &[String],
@@ -104,16 +113,41 @@ async fn launches(
     versions: &mut Vec<String>,
 ) -> Vec<[String; 6]> {
     eprintln!("launches");
-    let launch = Launch::build(uuids).await;
-    let theirs = async || launch.as_ref().map_err(Clone::clone)?.launches().await;
-    let turns = by_turns(repeats, async || mine(ours)?.launches().await, theirs).await;
+    let mut launch = Launch::start(uuids).await;
     versions.extend(launch.as_ref().ok().map(|launch| launch.version.clone()));
+    let processes: Vec<u32> =
+        [ours.as_ref().ok().and_then(Ours::pid), launch.as_ref().ok().and_then(Launch::pid)]
+            .into_iter()
+            .flatten()
+            .collect();
+    // One for each GPU's thread, and one for what else a process does.
+    let cores = Cores::of_this_process(uuids.len() + 1);
+    let cores = || cores.as_ref().map_err(Clone::clone);
     let parts = ["launch call, median", "launch call, p99", "launch and end, median"];
-    let row = |number: usize| {
-        let what = format!("{}, GPU {}", parts[number % parts.len()], number / parts.len());
-        row(&what, "µs", "cudaLaunchKernel in C++", &turns, number)
-    };
-    (0..uuids.len() * parts.len()).map(row).collect()
+    let mut rows = Vec::new();
+    for (call, name) in [(Call::Driver, "cuLaunchKernel in C++"), (Call::Runtime, "cudaLaunchKernel in C++")]
+    {
+        // Two measurements a turn, on the same cores.
+        let measured = Cell::new(0);
+        let place = || cores()?.share(measured.replace(measured.get() + 1) / 2, &processes);
+        let mine = async || {
+            place()?;
+            mine(ours)?.launches().await
+        };
+        let theirs = async || {
+            place()?;
+            launch.as_mut().map_err(|why| why.clone())?.launches(call).await
+        };
+        let turns = by_turns(repeats * LAUNCH_TURNS, mine, theirs).await;
+        rows.extend((0..uuids.len() * parts.len()).map(|number| {
+            let what = format!("{}, GPU {}", parts[number % parts.len()], number / parts.len());
+            row(&what, "µs", name, &turns, number)
+        }));
+    }
+    if let Err(why) = cores().and_then(|cores| cores.give_back(&processes)) {
+        eprintln!("{why}");
+    }
+    rows
 }
 
 /// Products beside PyTorch's.
@@ -125,8 +159,15 @@ async fn products(
 ) -> Vec<[String; 6]> {
     eprintln!("products");
     let window = window(ours);
-    let theirs = async || peer(torch)?.products(window).await;
-    let turns = by_turns(repeats, async || mine(ours)?.products().await, theirs).await;
+    let theirs = async || {
+        tokio::time::sleep(REST).await;
+        peer(torch)?.products(window).await
+    };
+    let mine = async || {
+        tokio::time::sleep(REST).await;
+        mine(ours)?.products().await
+    };
+    let turns = by_turns(repeats, mine, theirs).await;
     let row = |gpu| row(&format!("bf16 product, 8192, GPU {gpu}"), "TFLOP/s", "torch.matmul", &turns, gpu);
     (0..uuids.len()).map(row).collect()
 }

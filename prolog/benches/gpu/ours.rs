@@ -62,6 +62,11 @@ impl Ours {
         self.window
     }
 
+    /// Its process.
+    pub fn pid(&self) -> Option<u32> {
+        self.worker.pid()
+    }
+
     /// TFLOP/s of each GPU.
     pub async fn products(&mut self) -> Reading {
         let (window_ms, limit_ms, ranks) = self.times();

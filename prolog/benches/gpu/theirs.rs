@@ -1,5 +1,5 @@
-//! What others measure with: nccl-tests, and the plain launch of `launch.cu`. Each is a program of its own that runs
-//! once a turn. PyTorch, which starts slowly and stays, is in `torch.rs`.
+//! What others measure with: nccl-tests, whose programs run once a turn, and the plain launch of `launch.cu`, which
+//! stays for all turns. PyTorch, which stays too, is in `torch.rs`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use kernels::{Libraries, Purpose};
 use prolog::protocol::Collective;
-use tokio::process::Command;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::ours::SIZES;
@@ -66,33 +67,62 @@ async fn output(command: &mut Command) -> Result<String, String> {
     Err(format!("{name}: {}: {}", output.status, last.trim()))
 }
 
-/// The plain launch loop, compiled.
+/// Which call launches.
+#[derive(Debug, Clone, Copy)]
+pub enum Call {
+    /// `cuLaunchKernel`, which is the worker's call too.
+    Driver,
+    /// `cudaLaunchKernel`.
+    Runtime,
+}
+
+/// The plain launch loop, compiled and running.
 pub struct Launch {
-    program: PathBuf,
-    uuids: Vec<String>,
+    to: ChildStdin,
+    from: Lines<BufReader<ChildStdout>>,
+    /// Killed when it is dropped.
+    child: Child,
     /// What compiled it.
     pub version: String,
     _folder: tempfile::TempDir,
 }
 
 impl Launch {
-    /// Compiles it with the nvcc that is on the PATH.
-    pub async fn build(uuids: &[String]) -> Result<Self, String> {
+    /// Compiles it with the nvcc that is on the PATH, and starts it.
+    pub async fn start(uuids: &[String]) -> Result<Self, String> {
         let nvcc = on_path("nvcc").ok_or("no nvcc on the PATH to compile the plain launch loop with")?;
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let (source, program) = (folder.path().join("launch.cu"), folder.path().join("launch"));
         std::fs::write(&source, include_str!("launch.cu")).map_err(|error| error.to_string())?;
         let mut compile = command(&nvcc, uuids);
-        compile.args(["-O2", "-std=c++17", "-arch=native", "-o"]).arg(&program).arg(&source);
+        compile.args(["-O2", "-std=c++17", "-arch=native", "-o"]).arg(&program).arg(&source).arg("-lcuda");
         output(&mut compile).await?;
         let said = output(command(&nvcc, uuids).arg("--version")).await?;
         let version = said.lines().find(|line| line.contains("release")).unwrap_or("nvcc").to_owned();
-        Ok(Self { program, uuids: uuids.to_vec(), version, _folder: folder })
+        let mut run = command(&program, uuids);
+        let mut child =
+            run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (to, from) = pipes.ok_or("a process without pipes")?;
+        Ok(Self { to, from: BufReader::new(from).lines(), child, version, _folder: folder })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
     }
 
     /// Of each GPU: the launch call's median and 99th percentile, and the median of launch and end, µs.
-    pub async fn launches(&self) -> Reading {
-        let said = output(command(&self.program, &self.uuids).arg(LAUNCHES)).await?;
+    pub async fn launches(&mut self, call: Call) -> Reading {
+        let how = match call {
+            Call::Driver => "driver",
+            Call::Runtime => "runtime",
+        };
+        let gone = |error: std::io::Error| format!("the plain launch loop is gone: {error}");
+        self.to.write_all(format!("{how} {LAUNCHES}\n").as_bytes()).await.map_err(gone)?;
+        let late = |_| format!("the plain launch loop took longer than {} s", LIMIT.as_secs());
+        let line = timeout(LIMIT, self.from.next_line()).await.map_err(late)?.map_err(gone)?;
+        let said = line.ok_or("the plain launch loop ended; what it said is above")?;
         let numbers: Result<Vec<f64>, _> = said.split_whitespace().map(str::parse).collect();
         let numbers = numbers.map_err(|error| format!("{error} in {said:?}"))?;
         Ok(numbers.into_iter().map(Some).collect())

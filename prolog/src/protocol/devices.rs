@@ -38,6 +38,8 @@ pub struct Look {
     pub nvml: PathBuf,
     /// The folder that holds `sys`, `proc` and `dev`.
     pub root: PathBuf,
+    /// Free memory that the checks need on each GPU, bytes. Less is looked at again for a while.
+    pub gpu_free_bytes: u64,
     /// How long NVML and the kernel's files may take.
     pub limit_ms: u64,
 }

@@ -22,6 +22,13 @@ pub(super) use watch::Watch;
 /// Name of the worker's program, as the kernel cuts it: two workers may share a GPU, and neither is a stranger.
 const OWN_NAME: &str = "aimaster-worker";
 
+/// How long a GPU's memory may take to come back from a job that has just ended: the driver frees it after the process is
+/// gone, which takes a second for a large one.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// How often it is looked at meanwhile.
+const SETTLE_REST: Duration = Duration::from_millis(200);
+
 /// What is looked with, once it is there.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Looker(Arc<OnceLock<Eyes>>);
@@ -89,15 +96,26 @@ fn ask_nvml(wanted: &Look, kept: &OnceLock<Eyes>, sender: &Sender<Found>) {
             told(Found::Node(Box::new(reading), devices.clone()));
             for (at, device) in devices.into_iter().enumerate() {
                 let (sender, eyes) = (sender.clone(), eyes.clone());
+                let least = wanted.gpu_free_bytes;
                 // One that hangs holds up no other. Without a thread it counts as one that does not answer.
-                let read = move || {
-                    let mut gpu = eyes.nvml.gpu(&device, &[std::process::id()]);
-                    gpu.processes = gpu.processes.map(|all| strangers(&eyes.root, all));
-                    _ = sender.send(Found::Gpu(at, Box::new(gpu)));
-                };
+                let read = move || _ = sender.send(Found::Gpu(at, Box::new(settled(&eyes, &device, least))));
                 _ = named("nvml gpu", read);
             }
         }
+    }
+}
+
+/// A GPU, once enough of its memory is free or it has had its time.
+fn settled(eyes: &Eyes, device: &Device, least_bytes: u64) -> GpuReading {
+    let until = Instant::now() + SETTLE;
+    loop {
+        let mut gpu = eyes.nvml.gpu(device, &[std::process::id()]);
+        let short = gpu.memory.is_some_and(|memory| memory.free_bytes < least_bytes);
+        if !short || Instant::now() >= until {
+            gpu.processes = gpu.processes.map(|all| strangers(&eyes.root, all));
+            return gpu;
+        }
+        thread::sleep(SETTLE_REST);
     }
 }
 

@@ -55,6 +55,7 @@ impl Stage {
             gpus: vec![GpuId::Minor(0)],
             nvml: self.library(),
             root: self.folder.path().to_owned(),
+            gpu_free_bytes: 2 << 30,
             limit_ms: 20_000,
         };
         looker.look(wanted, move |reading| sender.send(reading).unwrap()).unwrap();
