@@ -142,6 +142,28 @@ fn a_helper_or_worker_that_is_stopped_holds_nobody_up_for_ever() {
     cluster.wait_no_helper(GONE).unwrap();
 }
 
+// Its transfers are too short to be hit but over a slow link.
+#[test]
+fn a_worker_that_is_lost_in_network_connectivity_is_named() {
+    let _machine = side_by_side().unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(3), "time.max_deadline_s = 12").unwrap();
+    let _slow = cluster.rate("n3", 20_000).unwrap();
+    for signal in [Signal::KILL, Signal::STOP] {
+        let checks = "--sanity-check=gemm_flops,network_connectivity";
+        let srun = cluster.srun(["-N3", checks, "echo", "started"]).timeout(SOON).spawn().unwrap();
+        srun.wait_line(|line| line.contains("DeviceCheck: PASS"), SOON).unwrap();
+        assert_eq!(cluster.signal_processes("n3", "aimaster-worker", signal).unwrap().len(), 1);
+        let said = told(&cluster, srun);
+        assert!(said.drained.is_empty(), "{said}");
+        assert!(said.srun.stderr.contains("n3: network_connectivity"), "{said}");
+        if signal == Signal::KILL {
+            assert_error(&said, "n3", true);
+        }
+        cluster.wait_idle(3, SOON).unwrap();
+    }
+    cluster.wait_no_helper(GONE).unwrap();
+}
+
 // B06, B11, G02, M13.
 #[test]
 fn a_node_that_does_not_join_is_named() {
