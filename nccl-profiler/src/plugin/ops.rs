@@ -108,7 +108,9 @@ pub(super) struct InFlight {
 pub(super) fn begin(ring: Ring, new: &NewOp, now_ns: u64) -> Option<InFlight> {
     let one = claim(ring, LAST_FREED.load(Relaxed) as u32, now_ns, false).or_else(|| {
         let next = NEXT.fetch_add(1, Relaxed) as u32;
-        (0..PROBES).find_map(|probe| claim(ring, next.wrapping_add(probe), now_ns, true))
+        let near = |evict| (0..PROBES).find_map(|probe| claim(ring, next.wrapping_add(probe), now_ns, evict));
+        // Nobody is evicted while there is room: the end of one that was passed may just be on its way.
+        near(false).or_else(|| near(true))
     });
     let Some(one) = one else {
         ring.count(Counter::OpsFull);

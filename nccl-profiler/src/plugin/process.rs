@@ -172,7 +172,7 @@ unsafe fn set_up(api: u32, log: Option<Log>) -> Option<Ring> {
     let mut name = [0; SOCKET_NAME_BYTES + 1];
     let length = system::variable(SOCKET, &mut name);
     let name = name.get(..length)?;
-    if is_child() || name.is_empty() || TRIED.fetch_add(1, Relaxed) >= ATTEMPTS {
+    if is_child() || name.is_empty() || TRIED.load(Relaxed) >= ATTEMPTS {
         return None;
     }
     let mut denied = [0; DENY_BYTES];
@@ -181,7 +181,10 @@ unsafe fn set_up(api: u32, log: Option<Log>) -> Option<Ring> {
     let denied = if length == DENY_BYTES { &b"?"[..] } else { denied.get(..length)? };
     // SAFETY: NCCL's log function lies in NCCL.
     let version = log.map_or(0, |log| unsafe { nccl::version(log as usize) });
-    let socket = system::connect(name)?;
+    let Some(socket) = system::connect(name) else {
+        TRIED.fetch_add(1, Relaxed);
+        return None;
+    };
     let made = match version::judge(api, version, denied) {
         Status::Ring => make(version, api),
         status => Err(status),
@@ -215,6 +218,7 @@ unsafe fn set_up(api: u32, log: Option<Log>) -> Option<Ring> {
         ACTIVE.store(core::ptr::null_mut(), Release);
         BASE.store(core::ptr::null_mut(), Release);
         memory.empty();
+        TRIED.fetch_add(1, Relaxed);
         return None;
     }
     system::close(memory.fd);
