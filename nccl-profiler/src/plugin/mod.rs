@@ -216,7 +216,8 @@ fn changed(pointer: *const c_void, what: i32, word: impl FnOnce() -> u64) {
     }
 }
 
-/// The handle of every group: NCCL numbers collectives in CUDA graphs only if their group has one.
+/// The handle of every group. Up to 2.28.2 NCCL tells only operations whose group has one, and to this day it numbers collectives in
+/// CUDA graphs only then.
 fn group() -> *mut c_void {
     Handle { kind: Kind::Group, index: 0, part: 0, generation: 0 }.to_pointer(salt())
 }

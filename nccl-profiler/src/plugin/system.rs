@@ -63,15 +63,21 @@ impl Memory {
             return None;
         }
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // All pages now: a page that can't be had later would be a signal in the rank and not an answer here.
         // SAFETY: our own descriptor.
-        let sized = unsafe {
+        let made = unsafe {
             libc::ftruncate(fd, FILE_BYTES as libc::off_t) == 0
+                && libc::fallocate(fd, 0, 0, FILE_BYTES as libc::off_t) == 0
                 && libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0
         };
+        if !made {
+            close(fd);
+            return None;
+        }
         let (access, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
         // SAFETY: a new mapping of our own file.
         let base = unsafe { libc::mmap(core::ptr::null_mut(), FILE_BYTES as usize, access, how, fd, 0) };
-        if !sized || base == libc::MAP_FAILED {
+        if base == libc::MAP_FAILED {
             close(fd);
             return None;
         }

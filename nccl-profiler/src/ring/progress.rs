@@ -85,9 +85,9 @@ impl Header {
 pub struct Progress {
     /// Handed to NCCL.
     pub enqueued: u64,
-    /// Begun on the GPU; known while KernelCh is on.
+    /// Begun on the GPU. While KernelCh is off, see [`Header::mask`], it stays behind.
     pub started: u64,
-    /// Ended on the GPU; known while KernelCh is on.
+    /// Ended on the GPU. While KernelCh is off it stays behind.
     pub finished: u64,
     /// When `enqueued` changed.
     pub enqueued_ns: u64,

@@ -197,32 +197,11 @@ impl Rank {
             if poll(&mut fds, Some(&patience)).unwrap() == 0 {
                 return None;
             }
-            let found = Self::message(&accept(listener).unwrap());
+            let found = message(&accept(listener).unwrap());
             if found.is_some() {
                 return found;
             }
         }
-    }
-
-    fn message(peer: &OwnedFd) -> Option<(Hello, Option<Ring>)> {
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut bytes = [0; 64];
-        let mut into = [std::io::IoSliceMut::new(&mut bytes)];
-        let got = recvmsg(peer, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap().bytes;
-        if got == 0 {
-            return None;
-        }
-        let hello = Hello::decode(&bytes[..got]).unwrap();
-        let files = ancillary.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(files) => Some(files),
-            _ => None,
-        });
-        let mut files: Vec<OwnedFd> = files.flatten().collect();
-        assert!(files.len() <= 1);
-        let ring = files.pop().map(|file| Ring::check(File::from(file)));
-        assert_eq!(ring.is_some(), hello.status == Status::Ring);
-        Some((hello, ring))
     }
 
     pub fn ring(&self) -> Ring {
@@ -245,6 +224,28 @@ impl Rank {
         rank.finish();
         ring
     }
+}
+
+/// What a plugin that connected says; none if it went without a word.
+pub fn message(peer: &OwnedFd) -> Option<(Hello, Option<Ring>)> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0; 64];
+    let mut into = [std::io::IoSliceMut::new(&mut bytes)];
+    let got = recvmsg(peer, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap().bytes;
+    if got == 0 {
+        return None;
+    }
+    let hello = Hello::decode(&bytes[..got]).unwrap();
+    let files = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    let mut files: Vec<OwnedFd> = files.flatten().collect();
+    assert!(files.len() <= 1);
+    let ring = files.pop().map(|file| Ring::check(File::from(file)));
+    assert_eq!(ring.is_some(), hello.status == Status::Ring);
+    Some((hello, ring))
 }
 
 fn wait(child: &mut Child) -> std::process::ExitStatus {

@@ -15,6 +15,7 @@ pub const SCENARIOS: &[(&str, fn())] = &[
     ("many_threads", many_threads),
     ("together", together),
     ("no_system_calls", no_system_calls),
+    ("vandal", vandal),
 ];
 
 /// Operations that the plugin's table holds.
@@ -317,4 +318,76 @@ fn no_event_costs_a_system_call() {
     let mut ring = Rank::play("no_system_calls");
     assert_eq!(done(&ring.records()), (0..1000).collect::<Vec<_>>());
     ring.counts(&[(Counter::Stale, 1000)]);
+}
+
+fn vandal() {
+    let nccl = load(5);
+    let nccl = &nccl;
+    nccl.init(COMM);
+    tell("ready");
+    let began = std::time::Instant::now();
+    let pid = std::process::id() as i32;
+    std::thread::scope(|scope| {
+        for id in 0..2 {
+            scope.spawn(move || {
+                while began.elapsed() < std::time::Duration::from_secs(1) {
+                    let context = nccl.init(Comm { id, ..COMM });
+                    for sequence in 0..500 {
+                        let op = nccl.coll(context, Coll { sequence, ..ALL_REDUCE });
+                        nccl.stop(op);
+                        let what = ProxyOp { pid, channel: 0, peer: 1, steps: 1, send: true };
+                        let transfer = nccl.proxy_op(context, op, &what);
+                        let step = nccl.proxy_step(context, transfer, 0);
+                        nccl.state(step, 8, 0);
+                        nccl.stop(step);
+                        nccl.stop(transfer);
+                        nccl.run_channel(context, op, 0, [1, 2]);
+                    }
+                    nccl.finalize(context);
+                }
+            });
+        }
+    });
+    tell("alive");
+}
+
+// Whoever writes into the ring harms the telemetry and nothing else.
+#[test]
+fn a_ring_that_somebody_scribbles_on_harms_no_rank() {
+    let mut rank = Rank::start("vandal");
+    let mut ring = rank.ring();
+    assert_eq!(rank.hear(), "ready");
+    let stop = &AtomicBool::new(false);
+    let file = ring.reader.source().try_clone().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut seed = 88_172_645_463_325_252_u64;
+            let mut bytes = vec![0; 4096];
+            while !stop.load(Ordering::Acquire) {
+                for word in bytes.chunks_exact_mut(8) {
+                    seed ^= seed << 13;
+                    seed ^= seed >> 7;
+                    seed ^= seed << 17;
+                    word.copy_from_slice(&seed.to_le_bytes());
+                }
+                let at = seed % nccl_profiler::ring::FILE_BYTES / 4096 * 4096;
+                std::os::unix::fs::FileExt::write_all_at(&file, &bytes, at).unwrap();
+            }
+        });
+        rank.answer();
+        let heard = rank.hear();
+        // The reader too: it may refuse, and what it takes stays within its bounds.
+        for _ in 0..20 {
+            let mut entries = Vec::new();
+            let _ = ring.reader.poll(u64::MAX, &mut entries);
+            assert!(entries.len() as u64 <= CAPACITY);
+            assert!(ring.reader.communicators().unwrap().len() <= COMMUNICATORS);
+            assert!(ring.reader.live_steps().unwrap().len() <= LIVE_STEPS);
+        }
+        stop.store(true, Ordering::Release);
+        assert_eq!(heard, "alive");
+    });
+    rank.answer();
+    rank.finish();
+    assert!(ring.reader.header().is_err(), "it is no ring any more");
 }
