@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use nccl::{ALL_REDUCE, COMM, Coll, Handle, Nccl};
+use nccl::{ALL_REDUCE, COMM, Coll, Handle, Nccl, ProxyOp};
 use nccl_profiler::handover::SOCKET_VARIABLE;
 use nccl_profiler::ring::{Kernels, Order};
 
@@ -53,7 +53,26 @@ fn run_kernels(nccl: &Nccl, context: Handle, op: Handle, sequence: u64) {
     }
 }
 
-/// The same in two threads, as NCCL has it: the caller's and the proxy's, which the lines of memory that both write travel between.
+/// Steps of a network transfer: a MiB over two channels to a neighbour.
+const STEPS: i32 = 4;
+
+/// All calls that it makes in the proxy's thread for one transfer that is sent, while steps are asked for.
+fn run_transfer(nccl: &Nccl, context: Handle) {
+    let pid = std::process::id() as i32;
+    let what = ProxyOp { pid, channel: 0, peer: 1, steps: STEPS, send: true };
+    let transfer = nccl.proxy_op(context, Handle::NULL, &what);
+    nccl.state(transfer, 19, 0);
+    for number in 0..STEPS {
+        let step = nccl.proxy_step(context, transfer, number);
+        for state in [8, 20, 9] {
+            nccl.state(step, state, 1 << 17);
+        }
+        nccl.stop(step);
+    }
+    nccl.stop(transfer);
+}
+
+/// The same as the first in two threads, as NCCL has it: the caller's and the proxy's, which the lines of memory that both write travel between.
 /// Gives the time that the caller's thread was in the plugin, a call.
 fn in_two_threads(nccl: &Nccl, context: Handle, from: u64, kernels: bool) -> f64 {
     let next = AtomicUsize::new(0);
@@ -98,6 +117,8 @@ struct Subject {
     ns: Vec<f64>,
     /// The caller's calls, with another thread for the others.
     caller_ns: Vec<f64>,
+    /// A network transfer's.
+    transfer_ns: Vec<f64>,
 }
 
 impl Subject {
@@ -105,7 +126,16 @@ impl Subject {
         let nccl = Nccl::load(file, 5, log);
         let context = nccl.init(COMM);
         assert_ne!(context, Handle::NULL, "{name} is off");
-        Self { name, nccl, context, kernels, sequence: 0, ns: Vec::new(), caller_ns: Vec::new() }
+        Self {
+            name,
+            nccl,
+            context,
+            kernels,
+            sequence: 0,
+            ns: Vec::new(),
+            caller_ns: Vec::new(),
+            transfer_ns: Vec::new(),
+        }
     }
 
     fn block(&mut self) {
@@ -118,6 +148,11 @@ impl Subject {
             }
         }
         self.ns.push(began.elapsed().as_nanos() as f64 / BLOCK as f64);
+        let began = Instant::now();
+        for _ in 0..BLOCK {
+            run_transfer(&self.nccl, self.context);
+        }
+        self.transfer_ns.push(began.elapsed().as_nanos() as f64 / BLOCK as f64);
         self.sequence += BLOCK;
         self.caller_ns.push(in_two_threads(&self.nccl, self.context, self.sequence, self.kernels));
     }
@@ -197,6 +232,10 @@ fn main() {
             ns[3] - ns[2]
         );
     }
+    println!("one network transfer of {STEPS} steps, while steps are asked for:");
+    let [null, ours, ..] = subjects.each_mut();
+    let transfer = [null, ours].map(|one| report(one.name, &mut one.transfer_ns));
+    println!("ours over null, a step: {:.1} ns", (transfer[1] - transfer[0]) / f64::from(STEPS));
     let mut time = Vec::new();
     for _ in 0..ROUNDS {
         let began = Instant::now();
