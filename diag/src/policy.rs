@@ -4,6 +4,7 @@
 mod read;
 mod slots;
 mod tree;
+mod xid_rows;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,6 +15,7 @@ use serde::{Serialize, Serializer};
 use crate::check::CheckName;
 use crate::facts::Engine;
 use crate::request::FailAction;
+use crate::xid::XidTable;
 
 pub use tree::MAX_POLICY_BYTES;
 
@@ -68,6 +70,8 @@ pub struct Policy {
     pub cuda: CudaEngine,
     /// `[paths]`: files, folders, users.
     pub paths: Paths,
+    /// `[runtime]`: what is watched while a job runs.
+    pub runtime: Runtime,
     /// `[nccl.env]`: NCCL settings for the checks; `{node}` is replaced by the node's name.
     #[serde(rename = "nccl", serialize_with = "as_nccl_table")]
     pub nccl_env: BTreeMap<String, String>,
@@ -252,6 +256,13 @@ pub struct Paths {
     pub syslog: PathBuf,
 }
 
+/// `[runtime]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Runtime {
+    /// What each Xid and SXid of the driver means; the file's rows add to the built-in ones or change them.
+    pub xid: XidTable,
+}
+
 impl Default for Policy {
     fn default() -> Self {
         use FailAction::{Drain, Fail, Requeue, Retain};
@@ -302,6 +313,7 @@ impl Default for Policy {
                 python: "/usr/bin/python3".into(),
                 syslog: "/dev/log".into(),
             },
+            runtime: Runtime::default(),
             nccl_env: BTreeMap::new(),
         }
     }

@@ -14,6 +14,7 @@ use crate::policy::slots::{
     read_words,
 };
 use crate::policy::tree::read_toml;
+use crate::policy::xid_rows;
 use crate::policy::{
     Actions, BY_ACTION, Checks, ControllerLost, CudaEngine, HostEngine, KEEP_NICE, Network, Paths, Policy,
     ReportOwner, Time, Undecided,
@@ -69,6 +70,7 @@ impl Policy {
             with(&mut top, "host", m, |section, m| read_host(section, &mut policy.host, m));
             with(&mut top, "cuda", m, |section, m| read_cuda(section, &mut policy.cuda, m));
             with(&mut top, "paths", m, |section, m| read_paths(section, &mut policy.paths, m));
+            with(&mut top, "runtime", m, |section, m| xid_rows::read(section, &mut policy.runtime.xid, m));
             with(&mut top, "nccl", m, |section, m| {
                 if let Some(env) = section.section("env", m) {
                     read_env(&env, &mut policy.nccl_env, m);
