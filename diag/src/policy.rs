@@ -58,6 +58,8 @@ pub struct Policy {
     pub checks: Checks,
     /// `[actions]`: what may be done, and what is done by default.
     pub actions: Actions,
+    /// `[runtime]`: the check while the job runs.
+    pub runtime: Runtime,
     /// `[time]`: bounds.
     pub time: Time,
     /// `[network]`: addresses and ports.
@@ -167,6 +169,17 @@ pub struct Actions {
     pub on_controller_lost: ControllerLost,
 }
 
+/// `[runtime]`: the check while the job runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Runtime {
+    /// Whether it runs at all (default: true): the switch to turn it off everywhere.
+    pub enabled: bool,
+    /// Whether every job in scope gets it without flags (default: false).
+    pub always: bool,
+    /// Whether ranks tell what NCCL does, by a profiler plugin that is put into their environment (default: true).
+    pub telemetry: bool,
+}
+
 /// `[time]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Time {
@@ -273,6 +286,7 @@ impl Default for Policy {
                 on_environment: None,
                 on_controller_lost: ControllerLost::Start,
             },
+            runtime: Runtime { enabled: true, always: false, telemetry: true },
             time: Time { join_s: 60, max_deadline_s: 300, job_poll_s: 3, scontrol_s: 5, torch_start_s: 30 },
             network: Network {
                 port_first: 27_000,
