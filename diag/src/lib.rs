@@ -28,6 +28,7 @@ pub mod policy;
 pub mod report;
 pub mod request;
 pub mod round;
+pub mod telemetry;
 pub mod verdict;
 mod votes;
 pub mod wording;

@@ -60,6 +60,8 @@ pub struct Policy {
     pub checks: Checks,
     /// `[actions]`: what may be done, and what is done by default.
     pub actions: Actions,
+    /// `[runtime]`: the check while the job runs.
+    pub runtime: Runtime,
     /// `[time]`: bounds.
     pub time: Time,
     /// `[network]`: addresses and ports.
@@ -70,8 +72,6 @@ pub struct Policy {
     pub cuda: CudaEngine,
     /// `[paths]`: files, folders, users.
     pub paths: Paths,
-    /// `[runtime]`: what is watched while a job runs.
-    pub runtime: Runtime,
     /// `[nccl.env]`: NCCL settings for the checks; `{node}` is replaced by the node's name.
     #[serde(rename = "nccl", serialize_with = "as_nccl_table")]
     pub nccl_env: BTreeMap<String, String>,
@@ -171,6 +171,19 @@ pub struct Actions {
     pub on_controller_lost: ControllerLost,
 }
 
+/// `[runtime]`: the check while the job runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Runtime {
+    /// Whether it runs at all (default: true): the switch to turn it off everywhere.
+    pub enabled: bool,
+    /// Whether every job in scope gets it without flags (default: false).
+    pub always: bool,
+    /// Whether ranks tell what NCCL does, by a profiler plugin that is put into their environment (default: true).
+    pub telemetry: bool,
+    /// What each Xid and SXid of the driver means; the file's rows add to the built-in ones or change them.
+    pub xid: XidTable,
+}
+
 /// `[time]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Time {
@@ -256,13 +269,6 @@ pub struct Paths {
     pub syslog: PathBuf,
 }
 
-/// `[runtime]`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Runtime {
-    /// What each Xid and SXid of the driver means; the file's rows add to the built-in ones or change them.
-    pub xid: XidTable,
-}
-
 impl Default for Policy {
     fn default() -> Self {
         use FailAction::{Drain, Fail, Requeue, Retain};
@@ -284,6 +290,7 @@ impl Default for Policy {
                 on_environment: None,
                 on_controller_lost: ControllerLost::Start,
             },
+            runtime: Runtime { enabled: true, always: false, telemetry: true, xid: XidTable::default() },
             time: Time { join_s: 60, max_deadline_s: 300, job_poll_s: 3, scontrol_s: 5, torch_start_s: 30 },
             network: Network {
                 port_first: 27_000,
@@ -313,7 +320,6 @@ impl Default for Policy {
                 python: "/usr/bin/python3".into(),
                 syslog: "/dev/log".into(),
             },
-            runtime: Runtime::default(),
             nccl_env: BTreeMap::new(),
         }
     }

@@ -65,12 +65,17 @@ impl Policy {
             let engine = policy.engine;
             with(&mut top, "checks", m, |section, m| read_checks(section, engine, &mut policy.checks, m));
             with(&mut top, "actions", m, |section, m| read_actions(section, &mut policy.actions, m));
+            with(&mut top, "runtime", m, |section, m| {
+                read_boolean(section, "enabled", &mut policy.runtime.enabled, m);
+                read_boolean(section, "always", &mut policy.runtime.always, m);
+                read_boolean(section, "telemetry", &mut policy.runtime.telemetry, m);
+                xid_rows::read(section, &mut policy.runtime.xid, m);
+            });
             with(&mut top, "time", m, |section, m| read_time(section, &mut policy.time, m));
             with(&mut top, "network", m, |section, m| read_network(section, &mut policy.network, m));
             with(&mut top, "host", m, |section, m| read_host(section, &mut policy.host, m));
             with(&mut top, "cuda", m, |section, m| read_cuda(section, &mut policy.cuda, m));
             with(&mut top, "paths", m, |section, m| read_paths(section, &mut policy.paths, m));
-            with(&mut top, "runtime", m, |section, m| xid_rows::read(section, &mut policy.runtime.xid, m));
             with(&mut top, "nccl", m, |section, m| {
                 if let Some(env) = section.section("env", m) {
                     read_env(&env, &mut policy.nccl_env, m);
