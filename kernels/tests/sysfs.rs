@@ -121,6 +121,33 @@ fn the_counters_of_a_port_are_read() {
     assert!(sysfs::nics(&Tree::new().root()).is_empty());
 }
 
+// L02: the number of the device file, not the order on the bus.
+#[test]
+fn the_driver_s_own_list_of_gpus_is_read() {
+    let tree = Tree::new();
+    let text = |minor: &str, uuid: &str| {
+        format!(
+            "Model: \t\t NVIDIA H200\nIRQ:   \t\t 1\nGPU UUID: \t {uuid}\nBus Location: \t 0000:81:00.0\nDevice Minor: \t {minor}\n"
+        )
+    };
+    tree.file("proc/driver/nvidia/gpus/0000:81:00.0/information", &text("5", "GPU-1"))
+        // Before its first use the driver doesn't know it.
+        .file("proc/driver/nvidia/gpus/0000:a1:00.0/information", &text("0", "GPU-????????-????"))
+        .file("proc/driver/nvidia/gpus/other/information", "");
+    let seen: Vec<_> = sysfs::gpus(&tree.root())
+        .into_iter()
+        .map(|gpu| (gpu.pci.unwrap(), gpu.minor, gpu.uuid, gpu.name.unwrap()))
+        .collect();
+    let name = || "NVIDIA H200".to_owned();
+    assert_eq!(
+        seen,
+        [
+            ("0000:81:00.0".to_owned(), Some(5), Some("GPU-1".to_owned()), name()),
+            ("0000:a1:00.0".to_owned(), Some(0), None, name()),
+        ]
+    );
+}
+
 #[test]
 fn network_interfaces_are_read_whatever_they_are_called() {
     let tree = Tree::new();

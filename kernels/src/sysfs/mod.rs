@@ -6,6 +6,7 @@
 
 mod net;
 mod nics;
+mod nvidia;
 mod pcie;
 mod process;
 mod rdma;
@@ -21,6 +22,7 @@ use diag::gpu_facts::reading::{MachineReading, PciePath};
 
 pub use net::net_devices;
 pub use nics::nics;
+pub use nvidia::gpus;
 pub use pcie::{pci_devices, pcie_path};
 pub use process::process_owner;
 pub use rdma::rdma_devices;
