@@ -6,7 +6,7 @@ mod slots;
 mod tree;
 mod xid_rows;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -82,6 +82,9 @@ fn as_nccl_table<S: Serializer>(env: &BTreeMap<String, String>, serializer: S) -
     BTreeMap::from([("env", env)]).serialize(serializer)
 }
 
+/// NCCL's list of network devices.
+const HCA: &str = "NCCL_IB_HCA";
+
 /// How the file spells a `requeue_nice` that is left alone.
 const KEEP_NICE: &str = "keep";
 
@@ -114,6 +117,19 @@ impl Policy {
     /// If a path is not UTF-8, which no parsed policy has.
     pub fn to_toml(&self) -> Result<String, ShowError> {
         Ok(toml::to_string(self)?)
+    }
+
+    /// RDMA devices that the settings for NCCL name outright (`=mlx5_0,mlx5_1:1`); beginnings of names and exclusions
+    /// name none.
+    #[must_use]
+    pub fn named_rdma(&self) -> BTreeSet<String> {
+        let list = self.nccl_env.get(HCA).and_then(|value| value.strip_prefix('='));
+        let device = |item: &str| item.split(':').next().unwrap_or_default().trim().to_owned();
+        list.into_iter()
+            .flat_map(|list| list.split(','))
+            .map(device)
+            .filter(|name| !name.is_empty())
+            .collect()
     }
 }
 
