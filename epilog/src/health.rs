@@ -27,7 +27,7 @@ use diag::xid::ledger::{Event, Ledger, Place, Watched};
 use diag::xid::{Family, Generation, XidTable};
 use kernels::sysfs::{self, Root};
 
-pub use gpus::Watcher;
+pub use gpus::{Hired, Watcher};
 pub use kmsg::{Begin, KernelLog};
 pub use watcher::run as run_watcher;
 
@@ -50,12 +50,10 @@ const PORTS_LATE: Duration = Duration::from_secs(30);
 /// What is watched, and how.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The job's GPUs on this node; none: no GPU is watched and no watcher started.
+    /// The job's GPUs on this node; none: no GPU is watched.
     pub gpus: Vec<GpuId>,
     /// `cuda.nvml` of the policy; empty: the loader's own search.
     pub nvml: PathBuf,
-    /// The process that asks NVML; `None`: NVML is not asked.
-    pub watcher: Option<Watcher>,
     /// Folder that holds `sys` and `proc`; `/` but in tests.
     pub root: PathBuf,
     /// The kernel's log; `/dev/kmsg` but in tests.
@@ -71,11 +69,10 @@ pub struct Settings {
 impl Settings {
     /// This machine, its GPUs named by the job.
     #[must_use]
-    pub fn new(gpus: Vec<GpuId>, watcher: Option<Watcher>) -> Self {
+    pub fn new(gpus: Vec<GpuId>) -> Self {
         Self {
             gpus,
             nvml: PathBuf::new(),
-            watcher,
             root: "/".into(),
             kernel_log: "/dev/kmsg".into(),
             begin: Begin::Now,
@@ -121,22 +118,22 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins. Call it on the thread that lives as long as the watch: the kernel ends the watcher with it.
+    /// Begins. It needs to read the kernel's log, and no other right; `hired` are the processes that ask NVML.
     #[must_use]
-    pub fn start(settings: Settings) -> Self {
+    pub fn start(settings: Settings, hired: Hired) -> Self {
         let root = Root::new(&settings.root);
         let unreadable = |error: std::io::Error| {
             format!("{} can't be read: {error}; Xids are known from NVML only", settings.kernel_log.display())
         };
         let wanted = Wanted { gpus: settings.gpus.clone(), nvml: settings.nvml.clone() };
-        let watcher = settings.watcher.clone().filter(|_| !settings.gpus.is_empty());
+        let hired = if settings.gpus.is_empty() { Hired::none() } else { hired };
         Self {
             started: Instant::now(),
             // Without a number it is the same start for all events of this watch.
             boot: sysfs::boot_id(&root).unwrap_or_default(),
             log: KernelLog::open(&settings.kernel_log, settings.begin).map_err(unreadable),
             nics: Nics::start(root).map_err(|error| format!("no thread for network devices: {error}")),
-            gpus: watcher.map(|how| Gpus::start(how, wanted)),
+            gpus: Gpus::start(hired, wanted),
             told: BTreeMap::new(),
             parts: Vec::new(),
             parts_known: settings.gpus.is_empty(),

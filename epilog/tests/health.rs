@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use diag::health::{Action, Class, HealthEvent, Part, Turn};
 use diag::policy::Policy;
-use epilog::health::{Begin, Settings, Watch};
-use health_stage::{LATER, Stage, lost_watchers, process_of, watchers};
+use epilog::health::{Begin, Hired, Settings, Watch, Watcher};
+use health_stage::{LATER, Stage, hired, lost_watchers, process_of, watchers};
 use serde_json::json;
 
 fn gpu(index: u32) -> Part {
@@ -48,7 +48,7 @@ fn the_log_is_read_from_the_job_s_start() {
     let place = watch.place().unwrap();
     drop(watch);
     stage.log(3, "NVRM: Xid (PCI:0000:81:00): 95, Uncontained");
-    let mut again = Watch::start(Settings { begin: Begin::After(place), ..stage.settings(&[0]) });
+    let mut again = Watch::start(Settings { begin: Begin::After(place), ..stage.settings(&[0]) }, hired());
     assert_eq!(told(&stage.events(&mut again)), [(gpu(0), "Xid 95", Action::Drain)]);
 }
 
@@ -60,7 +60,7 @@ fn the_table_decides_and_a_site_changes_it() {
         "[runtime]\nxid = [{ xid = 31, class = \"application\", action = \"ignore\" }, { xid = 43, class = \"gpu\", count = 2, window_s = 60, action = \"drain\" }]",
     );
     let table = policy.unwrap().runtime.xid;
-    let mut watch = Watch::start(Settings { table, ..stage.settings(&[0]) });
+    let mut watch = Watch::start(Settings { table, ..stage.settings(&[0]) }, hired());
     stage.quiet(&mut watch);
     let xid = |code: u32, rest: &str| format!("NVRM: Xid (PCI:0000:81:00): {code}, {rest}");
     for (seq, line) in (20..).zip([
@@ -191,6 +191,21 @@ fn the_watcher_has_no_rights_and_ends_with_the_watch() {
     assert!(!watchers().contains(&pid));
 }
 
+#[test]
+fn what_keeps_a_watcher_from_starting_is_said() {
+    let stage = Stage::new(1);
+    let missing = Watcher { program: "/none/aimaster-watcher".into(), user: String::new() };
+    let mut watch = Watch::start(stage.settings(&[0]), Hired::new(&missing));
+    assert_eq!(watch.poll(Instant::now() + LATER), []);
+    let words = watch.blind(Instant::now()).concat();
+    assert!(words.contains("/none/aimaster-watcher can't be started"), "{words}");
+    // Where a worker runs as somebody, it is not root.
+    let root = Watcher { user: "root".to_owned(), ..missing };
+    let watch = Watch::start(stage.settings(&[0]), Hired::new(&root));
+    let words = watch.blind(Instant::now()).concat();
+    assert!(words.contains("is root") || words.contains("can't be started"), "{words}");
+}
+
 // A watcher that dies is said, and one that is started anew does not forget how the job began.
 #[test]
 fn a_watcher_that_dies_is_started_anew() {
@@ -231,8 +246,8 @@ fn without_nvml_the_log_still_counts() {
         watch.blind(Instant::now())
     );
 
-    let settings = Settings { watcher: None, ..stage.settings(&[1]) };
-    let mut bare = Watch::start(Settings { kernel_log: "/none".into(), ..settings });
+    let settings = Settings { kernel_log: "/none".into(), ..stage.settings(&[1]) };
+    let mut bare = Watch::start(settings, Hired::none());
     assert_eq!(bare.poll(Instant::now()), []);
     assert!(bare.blind(Instant::now()).concat().contains("/none can't be read"));
 }
@@ -243,7 +258,7 @@ fn a_port_that_goes_down_is_told_and_taken_back() {
     let stage = Stage::new(0);
     stage.port("mlx5_0", "4: ACTIVE", 0);
     stage.port("mlx5_1", "1: DOWN", 0);
-    let mut watch = Watch::start(stage.settings(&[]));
+    let mut watch = Watch::start(stage.settings(&[]), hired());
     assert_eq!(stage.quiet(&mut watch), []);
     stage.port("mlx5_0", "1: DOWN", 1 << 30);
     let events = stage.events(&mut watch);

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use diag::gpu_facts::ids::GpuId;
-use epilog::health::{Settings, Watch, Watcher};
+use epilog::health::{Hired, Settings, Watch, Watcher};
 use kernels::nvml::Nvml;
 
 /// Long enough for two whole readings of each GPU.
@@ -23,7 +23,7 @@ fn healthy_gpus_are_seen_and_nothing_is_told_of_them() {
     let devices = Nvml::open(None).unwrap().devices().unwrap();
     let gpus: Vec<GpuId> = devices.iter().filter_map(|one| one.uuid.clone()).map(GpuId::Gpu).collect();
     let watcher = Watcher { program: env!("CARGO_BIN_EXE_aimaster-watcher").into(), user: String::new() };
-    let mut watch = Watch::start(Settings::new(gpus.clone(), Some(watcher)));
+    let mut watch = Watch::start(Settings::new(gpus.clone()), Hired::new(&watcher));
     let begun = Instant::now();
     let seen = |watch: &Watch| {
         let loads = watch.loads();

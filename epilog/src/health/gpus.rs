@@ -1,6 +1,7 @@
-//! The watch's hold on its watcher: starts it without rights, reads what it tells without waiting, starts it anew where
-//! it ended, and ends it.
+//! The watch's hold on its watcher: hired without rights while the agent still has its own, read without waiting, replaced
+//! where it ended, and let go.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -15,11 +16,12 @@ use diag::health::reading::Told;
 use super::lines::{Lines, line};
 use super::watcher::Wanted;
 
-/// Most starts of one watch: a watcher that keeps ending is no accident.
-const MOST_STARTS: u32 = 4;
+/// Watchers of one watch: one that works and two that wait, some MiB each, since an agent that has given up its rights
+/// can't start a process of another user. One that keeps ending is no accident.
+const MOST_WATCHERS: usize = 3;
 
 /// From an end to the next start.
-const RESTART_AFTER: Duration = Duration::from_secs(10);
+const REPLACE_AFTER: Duration = Duration::from_secs(10);
 
 /// Most bytes of one look; what is left waits for the next.
 const MOST_BYTES: usize = 1 << 20;
@@ -42,30 +44,67 @@ pub struct Watcher {
     pub user: String,
 }
 
+/// Watchers that wait for their first word.
+#[derive(Debug, Default)]
+pub struct Hired {
+    processes: VecDeque<Process>,
+    trouble: Option<String>,
+}
+
+impl Hired {
+    /// None: NVML is not asked.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Starts the processes. It needs the right to become their user, and makes no thread: an agent calls it before it
+    /// gives its rights up, on the thread that lives as long as the watch, since the kernel ends them with that.
+    /// What does not work is said by [`super::Watch::blind`].
+    #[must_use]
+    pub fn new(how: &Watcher) -> Self {
+        let mut hired = Self::default();
+        for _ in 0..MOST_WATCHERS {
+            match Process::start(how) {
+                Ok(process) => hired.processes.push_back(process),
+                Err(words) => hired.trouble = Some(words),
+            }
+        }
+        hired
+    }
+
+    fn is_none(&self) -> bool {
+        self.processes.is_empty() && self.trouble.is_none()
+    }
+}
+
 #[derive(Debug)]
 struct Process {
     child: Child,
-    socket: UnixStream,
+    socket: Option<UnixStream>,
     lines: Lines,
 }
 
-/// A watcher of GPUs, running or not.
+/// A watcher of GPUs at work, and those that wait to replace it.
 #[derive(Debug)]
 pub(super) struct Gpus {
-    how: Watcher,
     wanted: Wanted,
-    process: Option<Process>,
-    starts: u32,
+    working: Option<Process>,
+    spare: VecDeque<Process>,
     ended: Option<Instant>,
     trouble: Option<String>,
 }
 
 impl Gpus {
-    /// Starts one. The kernel kills it when the calling thread ends, not only the process.
-    pub(super) fn start(how: Watcher, wanted: Wanted) -> Self {
-        let mut gpus = Self { how, wanted, process: None, starts: 0, ended: None, trouble: None };
-        gpus.spawn();
-        gpus
+    /// Sets one to work; `None` where none was hired.
+    pub(super) fn start(hired: Hired, wanted: Wanted) -> Option<Self> {
+        if hired.is_none() {
+            return None;
+        }
+        let Hired { processes: spare, trouble } = hired;
+        let mut gpus = Self { wanted, working: None, spare, ended: None, trouble };
+        gpus.next();
+        Some(gpus)
     }
 
     /// Why nothing is told, if that is so.
@@ -75,56 +114,53 @@ impl Gpus {
 
     /// What was told since the last time.
     pub(super) fn poll(&mut self, now: Instant) -> Vec<Told> {
-        let again = self.ended.is_some_and(|at| now.saturating_duration_since(at) >= RESTART_AFTER);
-        if self.process.is_none() && again && self.starts < MOST_STARTS {
-            self.spawn();
+        if self.ended.is_some_and(|at| now.saturating_duration_since(at) >= REPLACE_AFTER) {
+            self.next();
         }
-        let Some(process) = &mut self.process else { return Vec::new() };
+        let Some(process) = &mut self.working else { return Vec::new() };
         let mut told = Vec::new();
         match process.read(&mut told) {
-            Ok(()) => {
-                if !told.is_empty() {
-                    self.trouble = None;
-                }
-            }
+            Ok(()) if told.is_empty() => (),
+            Ok(()) => self.trouble = None,
             Err(words) => {
-                self.end();
+                let left = match self.spare.len() {
+                    0 => "none is left to replace it",
+                    _ => "another one takes its place",
+                };
+                self.working = None;
                 self.ended = Some(now);
-                self.trouble = Some(words);
+                self.trouble = Some(format!("the watcher of GPUs can't be heard: {words}; {left}"));
             }
         }
         told
     }
 
-    fn spawn(&mut self) {
-        self.starts += 1;
-        match self.started() {
-            Ok(process) => {
-                self.process = Some(process);
-                self.ended = None;
-            }
-            Err(words) => {
+    fn next(&mut self) {
+        self.ended = None;
+        let Some(mut process) = self.spare.pop_front() else { return };
+        match process.tell(&self.wanted) {
+            Ok(()) => self.working = Some(process),
+            Err(error) => {
                 self.ended = Some(Instant::now());
-                self.trouble = Some(words);
+                self.trouble = Some(format!("the watcher of GPUs does not listen: {error}"));
             }
         }
     }
+}
 
-    fn started(&self) -> Result<Process, String> {
+impl Process {
+    fn start(how: &Watcher) -> Result<Self, String> {
         let failed = |error: io::Error| {
             format!(
                 "{} can't be started: {error}; check that it is installed and that its user may run it",
-                self.how.program.display()
+                how.program.display()
             )
         };
-        let identity = kernels::confined::resolve(&self.how.user)
+        let identity = kernels::confined::resolve(&how.user)
             .map_err(|error| format!("NVML is asked by no user (paths.worker_user): {error}"))?;
-        let (mut ours, theirs) = UnixStream::pair().map_err(failed)?;
-        // It fits into the socket: nothing is waited for.
+        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
-        let wanted = line(&self.wanted).map_err(|error| failed(error.into()))?;
-        ours.write_all(&wanted).map_err(failed)?;
-        let mut command = Command::new(&self.how.program);
+        let mut command = Command::new(&how.program);
         command
             .arg(std::process::id().to_string())
             .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -137,31 +173,35 @@ impl Gpus {
             command.uid(uid).gid(gid);
         }
         let child = command.spawn().map_err(failed)?;
-        Ok(Process { child, socket: ours, lines: Lines::default() })
+        Ok(Self { child, socket: Some(ours), lines: Lines::default() })
     }
 
-    fn end(&mut self) {
-        let Some(mut process) = self.process.take() else { return };
-        // It may have ended by itself.
-        _ = process.child.kill();
+    /// It fits into the socket: nothing is waited for.
+    fn tell(&mut self, wanted: &Wanted) -> io::Result<()> {
+        let wanted = line(wanted)?;
+        let socket = self.socket.as_mut().ok_or(ErrorKind::NotConnected)?;
+        socket.write_all(&wanted)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // That alone ends it: an agent without rights can't send a signal to another user's process.
+        self.socket = None;
+        _ = self.child.kill();
         let until = Instant::now() + STOP_WAIT;
-        while matches!(process.child.try_wait(), Ok(None)) && Instant::now() < until {
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
             thread::sleep(STOP_POLL);
         }
     }
 }
 
-impl Drop for Gpus {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
 impl Process {
     fn read(&mut self, told: &mut Vec<Told>) -> Result<(), String> {
+        let Some(socket) = &mut self.socket else { return Ok(()) };
         let mut piece = vec![0; READ_BYTES];
         for _ in 0..MOST_BYTES / READ_BYTES {
-            let ended = match self.socket.read(&mut piece) {
+            let ended = match socket.read(&mut piece) {
                 Ok(0) => Some("it ended".to_owned()),
                 Ok(count) => {
                     self.lines.push(&piece[..count]);
@@ -171,15 +211,11 @@ impl Process {
                 Err(error) if error.kind() == ErrorKind::Interrupted => None,
                 Err(error) => Some(error.to_string()),
             };
-            while let Some(one) =
-                self.lines.next().map_err(|error| format!("the watcher of GPUs: {error}"))?
-            {
+            while let Some(one) = self.lines.next().map_err(|error| error.to_string())? {
                 told.push(one);
             }
             if let Some(words) = ended {
-                return Err(format!(
-                    "the watcher of GPUs can't be heard: {words}; see the kernel log for an out-of-memory kill"
-                ));
+                return Err(format!("{words}; see the kernel log for an out-of-memory kill"));
             }
         }
         Ok(())

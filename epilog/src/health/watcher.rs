@@ -10,7 +10,6 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -84,17 +83,17 @@ fn serve() -> io::Result<()> {
     lines.push(&first);
     let wanted: Wanted = lines.next().map_err(io::Error::other)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let (sender, told) = sync_channel(MOST_WAITING);
-    let ended = Arc::new(AtomicBool::new(false));
-    let (mut reader, seen) = (socket.try_clone()?, Arc::clone(&ended));
+    let mut reader = socket.try_clone()?;
     named("socket", move || {
-        // Nothing is said on it any more: whatever comes, it has ended.
+        // Nothing is said on it any more: whatever comes, it has ended, and so does this process, whatever its other
+        // threads do.
         _ = reader.read(&mut [0]);
-        seen.store(true, Ordering::Relaxed);
+        std::process::exit(0)
     })?;
     let asked = Asked::default();
     let watched = asked.clone();
     named("nvml", move || ask(&wanted, &sender, &watched))?;
-    write(socket, &told, &ended, &asked)
+    write(socket, &told, &asked)
 }
 
 fn named(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -124,10 +123,10 @@ impl Asked {
     }
 }
 
-/// Writes what is told until the other end is gone.
-fn write(mut socket: UnixStream, told: &Receiver<Told>, ended: &AtomicBool, asked: &Asked) -> io::Result<()> {
+/// Writes what is told until the other end is gone or does not read.
+fn write(mut socket: UnixStream, told: &Receiver<Told>, asked: &Asked) -> io::Result<()> {
     let mut next = Instant::now() + SILENT_EVERY;
-    while !ended.load(Ordering::Relaxed) {
+    loop {
         match told.recv_timeout(SAMPLE_EVERY / 2) {
             Ok(told) => socket.write_all(&line(&told)?)?,
             Err(RecvTimeoutError::Timeout) => (),
@@ -141,7 +140,6 @@ fn write(mut socket: UnixStream, told: &Receiver<Told>, ended: &AtomicBool, aske
             next = Instant::now() + SILENT_EVERY;
         }
     }
-    Ok(())
 }
 
 /// Finds the GPUs, tells how they are, and starts to watch them. Where a send fails nobody listens any more.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use diag::gpu_facts::ids::GpuId;
 use diag::health::HealthEvent;
-use epilog::health::{Settings, Watch, Watcher};
+use epilog::health::{Hired, Settings, Watch, Watcher};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -139,18 +139,17 @@ impl Stage {
     }
 
     pub fn settings(&self, gpus: &[u32]) -> Settings {
-        let watcher = Watcher { program: env!("CARGO_BIN_EXE_aimaster-watcher").into(), user: String::new() };
         Settings {
             nvml: self.library(),
             root: self.folder.path().to_owned(),
             kernel_log: self.kernel_log(),
-            ..Settings::new(gpus.iter().copied().map(GpuId::Minor).collect(), Some(watcher))
+            ..Settings::new(gpus.iter().copied().map(GpuId::Minor).collect())
         }
     }
 
     /// A watch that has begun.
     pub fn watch(&self, gpus: &[u32]) -> Watch {
-        Watch::start(self.settings(gpus))
+        Watch::start(self.settings(gpus), hired())
     }
 
     /// Polls until it is so.
@@ -197,6 +196,11 @@ impl Stage {
             std::thread::sleep(LOOK);
         }
     }
+}
+
+/// Watchers of today.
+pub fn hired() -> Hired {
+    Hired::new(&Watcher { program: env!("CARGO_BIN_EXE_aimaster-watcher").into(), user: String::new() })
 }
 
 /// Watchers that this process has started.
