@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use diag::health::{Action, Class, HealthEvent, Part, Turn};
 use diag::policy::Policy;
 use epilog::health::{Begin, Hired, Settings, Watch, Watcher};
-use health_stage::{LATER, Stage, hired, lost_watchers, process_of, watchers};
+use health_stage::{LATER, Stage, find_process, give_up_rights, hired, lost_watchers, process_of, watchers};
 use serde_json::json;
 
 fn gpu(index: u32) -> Part {
@@ -189,6 +189,36 @@ fn the_watcher_has_no_rights_and_ends_with_the_watch() {
     assert!(watchers().contains(&pid));
     drop(watch);
     assert!(!watchers().contains(&pid));
+}
+
+// An agent gives up its rights after it has hired: it can then neither start a process of another user nor send it a
+// signal, and still replaces a watcher and lets all of them go.
+#[test]
+fn rights_are_needed_at_the_hiring_only() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root has rights to give up");
+        return;
+    }
+    let stage = Stage::new(1);
+    std::thread::scope(|scope| {
+        let (ready, wait) = std::sync::mpsc::channel();
+        let stage = &stage;
+        let agent = scope.spawn(move || {
+            let hired = hired();
+            give_up_rights();
+            let mut watch = Watch::start(stage.settings(&[0]), hired);
+            stage.quiet(&mut watch);
+            ready.send(()).unwrap();
+            stage.until(&mut watch, |watch| !watch.blind(Instant::now()).is_empty());
+            stage.change(0, json!({"nvmlDeviceGetTotalEccErrors:1:0": 1}));
+            assert_eq!(watch.poll(Instant::now() + LATER), []);
+            assert_eq!(told(&stage.events(&mut watch)), [(gpu(0), "uncorrected", Action::Drain)]);
+        });
+        wait.recv().unwrap();
+        lost_watchers(process_of(stage));
+        agent.join().unwrap();
+    });
+    assert_eq!(find_process(&stage), None, "they end with their socket");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use diag::gpu_facts::ids::GpuId;
 use diag::health::HealthEvent;
 use epilog::health::{Hired, Settings, Watch, Watcher};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use serde_json::{Value, json};
 
 /// Beyond every wait of a watch.
@@ -216,14 +217,28 @@ pub fn watchers() -> Vec<u32> {
     pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
 }
 
+/// What an agent gives up, for the calling thread.
+pub fn give_up_rights() {
+    let mut sets = capabilities(None).unwrap();
+    sets.permitted &= CapabilitySet::SYSLOG;
+    sets.effective &= CapabilitySet::SYSLOG;
+    sets.inheritable = CapabilitySet::empty();
+    set_capabilities(None, sets).unwrap();
+}
+
 /// The watcher that has loaded the stage's library.
 pub fn process_of(stage: &Stage) -> u32 {
+    find_process(stage).unwrap()
+}
+
+/// The same, if there is one.
+pub fn find_process(stage: &Stage) -> Option<u32> {
     let library = stage.library();
     let has = |pid: &u32| {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         maps.contains(library.to_str().unwrap())
     };
-    watchers().into_iter().find(has).unwrap()
+    watchers().into_iter().find(has)
 }
 
 /// Ends a watcher from outside.
