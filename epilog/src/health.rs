@@ -300,32 +300,34 @@ impl Watch {
     }
 
     fn read_log(&mut self, now: Instant, now_ms: u64) {
+        let late = self.nics.as_ref().map_or(true, |nics| nics.age(now) > PORTS_LATE);
+        let known = self.parts_known && (self.ports.is_some() || late);
+        if known {
+            while let Some((at_ms, place, what)) = self.waiting.pop_front() {
+                self.heard(at_ms, place, what);
+            }
+        }
         let records = match &mut self.log {
             Ok(log) => log.read(),
             Err(_) => return,
         };
-        match records {
-            Ok(records) => {
-                for record in records {
-                    let Some(what) = said(&record) else { continue };
-                    if self.waiting.len() == MOST_WAITING {
-                        self.unkept += 1;
-                        continue;
-                    }
-                    let place = Place { boot: self.boot.clone(), seq: record.seq };
-                    self.waiting.push_back((now_ms, place, what));
-                }
-            }
+        let records = match records {
+            Ok(records) => records,
             Err(error) => {
                 self.log = Err(format!("the kernel's log can't be read any more: {error}"));
+                return;
             }
-        }
-        let late = self.nics.as_ref().map_or(true, |nics| nics.age(now) > PORTS_LATE);
-        if !self.parts_known || (self.ports.is_none() && !late) {
-            return;
-        }
-        while let Some((at_ms, place, what)) = self.waiting.pop_front() {
-            self.heard(at_ms, place, what);
+        };
+        for record in records {
+            let Some(what) = said(&record) else { continue };
+            let place = Place { boot: self.boot.clone(), seq: record.seq };
+            if known {
+                self.heard(now_ms, place, what);
+            } else if self.waiting.len() < MOST_WAITING {
+                self.waiting.push_back((now_ms, place, what));
+            } else {
+                self.unkept += 1;
+            }
         }
     }
 

@@ -309,6 +309,22 @@ fn a_port_that_goes_down_is_told_and_taken_back() {
     assert!(watch.loads().is_empty());
 }
 
+// I03: a program that fails on every processor of a GPU writes hundreds of lines at one moment.
+#[test]
+fn a_burst_is_counted_to_the_last_line() {
+    let stage = Stage::new(1);
+    let mut watch = stage.watch(&[0]);
+    stage.quiet(&mut watch);
+    for seq in 0..2000 {
+        stage.log(seq, "NVRM: Xid (PCI:0000:81:00): 13, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0)");
+    }
+    stage.log(2000, "NVRM: Xid (PCI:0000:81:00): 48, DBE");
+    let events = watch.poll(Instant::now());
+    assert_eq!(told(&events), [(gpu(0), "Xid 13", Action::Report), (gpu(0), "Xid 48", Action::Drain)]);
+    assert!(events[0].words.contains("Xid 13 2000 times"), "{}", events[0].words);
+    assert_eq!(watch.blind(Instant::now()), Vec::<String>::new());
+}
+
 #[test]
 fn an_event_travels_as_json() {
     let stage = Stage::new(1);
