@@ -28,6 +28,9 @@ const MOST_KEPT: usize = 32;
 /// A state must hold this long: two whole readings.
 const CONFIRM_MS: u64 = 6000;
 
+/// A rate must be high for longer than its window: then no single burst makes it, and two windows agree.
+const RATE_CONFIRM_MS: u64 = RATE_MS + 15_000;
+
 /// After this long without it a state is over.
 const RECOVERY_MS: u64 = 120_000;
 
@@ -170,6 +173,7 @@ impl Gpu {
         let mut add = |lasting, what: &str, class, action, words: String| {
             let (confirm_ms, recovery_ms) = match lasting {
                 Lasting::State => (CONFIRM_MS, Some(RECOVERY_MS)),
+                Lasting::Rate => (RATE_CONFIRM_MS, Some(RECOVERY_MS)),
                 Lasting::Happened => (0, None),
             };
             found.push(Condition {
@@ -298,7 +302,7 @@ impl Gpu {
         }
         if !high.is_empty() {
             let words = format!("NVLink: {} (limit {LINK_ERRORS_PER_S}); reset the GPU", high.join(", "));
-            add(Lasting::State, "nvlink errors", Class::Nvlink, Action::Drain, words);
+            add(Lasting::Rate, "nvlink errors", Class::Nvlink, Action::Drain, words);
         }
         let trained =
             |link: &NvLink| grown(at_start.get(&link.link).and_then(|one| one.recoveries), link.recoveries);
@@ -335,7 +339,7 @@ impl Gpu {
             && now < most
         {
             let words = format!("PCIe generation {now} while it works, card and slot can do {most}; {NEXT}");
-            add(Lasting::State, "pcie generation", Class::Pcie, Action::Drain, words);
+            add(Lasting::Rate, "pcie generation", Class::Pcie, Action::Drain, words);
         }
         if let Some((before, seconds)) = self.before(now_ms) {
             let rate = per_second(before.pcie_replays, now.replays.map(u64::from), seconds);
@@ -343,14 +347,14 @@ impl Gpu {
                 let words = format!(
                     "PCIe sends {rate:.0} packets a second again (limit {PCIE_REPLAYS_PER_S}); {NEXT}"
                 );
-                add(Lasting::State, "pcie replays", Class::Pcie, Action::Report, words);
+                add(Lasting::Rate, "pcie replays", Class::Pcie, Action::Report, words);
             }
             let rate = per_second(before.corrected, self.now.ecc.volatile_corrected, seconds);
             if rate >= STORM_PER_S {
                 let words = format!(
                     "{rate:.0} corrected memory errors a second (limit {STORM_PER_S}); replace the GPU"
                 );
-                add(Lasting::State, "corrected storm", Class::Memory, Action::Drain, words);
+                add(Lasting::Rate, "corrected storm", Class::Memory, Action::Drain, words);
             }
         }
     }
@@ -384,10 +388,14 @@ impl Gpu {
     }
 }
 
-/// Whether it can pass.
+/// How it comes and goes.
 #[derive(Clone, Copy)]
 enum Lasting {
+    /// It is so, and may pass.
     State,
+    /// It is counted over a window, and may pass.
+    Rate,
+    /// It has happened.
     Happened,
 }
 

@@ -24,8 +24,8 @@ const FLAPS: u64 = 3;
 /// Rates are taken over this long.
 const RATE_WINDOW_MS: u64 = 60_000;
 
-/// Rates must be high in two windows that share at most half.
-const RATE_CONFIRM_MS: u64 = 30_000;
+/// A rate must be high for longer than its window: then no single burst makes it, and two windows agree.
+const RATE_CONFIRM_MS: u64 = RATE_WINDOW_MS + 15_000;
 
 /// After this long below its limit a rate is well again.
 const RATE_RECOVERY_MS: u64 = 300_000;

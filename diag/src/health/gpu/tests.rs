@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::gpu_facts::reading::{Clocks, Device, Pcie, RemappedRows, SramEcc, Temperature};
+use crate::health::Board;
 
 fn healthy() -> GpuReading {
     GpuReading {
@@ -170,6 +171,28 @@ fn a_slow_pcie_link_counts_only_while_it_works() {
     };
     assert_eq!(slow(90), one("pcie generation", Class::Pcie, Action::Drain));
     assert_eq!(slow(0), []);
+}
+
+// One burst is no rate: it takes a second window.
+#[test]
+fn a_single_burst_of_link_errors_is_not_told() {
+    let told = |per_second: u64| {
+        let (mut gpu, mut board) = (Gpu::new(0, healthy()), Board::default());
+        let mut told = Vec::new();
+        for second in (5..300).step_by(5) {
+            let mut now = healthy();
+            let burst = if second >= 100 { 50_000 } else { 0 };
+            now.links[4].crc_errors = Some(5 + burst + second * per_second);
+            gpu.whole(second * 1000, now);
+            let events = board.step(second * 1000, gpu.conditions(second * 1000));
+            told.extend(events.into_iter().map(|event| (second, event.what, event.turn)));
+        }
+        told
+    };
+    assert_eq!(told(0), []);
+    let steady = told(150);
+    assert_eq!(steady.len(), 1, "{steady:?}");
+    assert!(steady[0].0 >= 75 && steady[0].0 <= 90 && steady[0].1 == "nvlink errors", "{steady:?}");
 }
 
 // E17.

@@ -106,6 +106,24 @@ fn counters_count_against_a_limit_in_a_full_window() {
 }
 
 #[test]
+fn a_single_burst_is_no_rate() {
+    let told = |per_second: u64| {
+        let (mut all, mut board) = (ports(vec![port("mlx5_0", "ACTIVE")]), Board::default());
+        let mut told = Vec::new();
+        for second in (2..400).step_by(2) {
+            let mut now = used("mlx5_0", "ACTIVE");
+            now.counts[0] = Some(second * per_second + if second >= 100 { 100_000 } else { 0 });
+            let found = all.step(second * 1000, vec![now]);
+            told.extend(board.step(second * 1000, found).into_iter().map(|event| (second, event.what)));
+        }
+        told
+    };
+    assert_eq!(told(0), []);
+    let steady = told(5);
+    assert!(matches!(&steady[..], [(130..=140, what)] if what == "errors"), "{steady:?}");
+}
+
+#[test]
 fn a_counter_that_was_set_to_zero_is_no_flood() {
     assert_eq!(grown(Some(u64::MAX), Some(2)), Some(2));
     assert_eq!((grown(None, Some(2)), grown(Some(2), None), grown(Some(2), Some(2))), (None, None, Some(0)));
