@@ -14,6 +14,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::facts::NodeId;
+use crate::measurement::Subject;
+
 pub use board::{Board, HealthEvent, Turn};
 
 /// Longest line of words that travels, in bytes: a digest of a node carries a few of them.
@@ -82,6 +85,18 @@ pub enum Part {
     },
     /// The node as a whole.
     Node,
+}
+
+impl Part {
+    /// The part as verdicts and actions name it; an NVSwitch is the node's.
+    #[must_use]
+    pub fn subject(&self, node: NodeId) -> Subject {
+        match self {
+            Self::Gpu { index, .. } => Subject::Gpu { node, index: *index },
+            Self::Nic { device, .. } => Subject::Nic { node, name: device.clone() },
+            Self::Switch { .. } | Self::Node => Subject::Node { node },
+        }
+    }
 }
 
 impl fmt::Display for Part {

@@ -45,6 +45,26 @@ pub struct HealthEvent {
     pub age_ms: u64,
 }
 
+/// Longest name of a part or a fault in an event: no device's name is half as long.
+const MOST_NAME_BYTES: usize = 64;
+
+impl HealthEvent {
+    /// Whether it keeps the bounds that every event of this software keeps: what comes from another node is held against
+    /// them before it is believed.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let name = |text: &str| text.len() <= MOST_NAME_BYTES && !text.contains(char::is_control);
+        let part = match &self.part {
+            Part::Gpu { pci, .. } => pci.as_deref().is_none_or(name),
+            Part::Switch { pci } => name(pci),
+            Part::Nic { device, .. } => name(device),
+            Part::Node => true,
+        };
+        let words = self.words.len() <= MOST_WORDS_BYTES && !self.words.contains(char::is_control);
+        part && words && name(&self.what) && self.action > Action::Ignore
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Entry {
     since_ms: u64,

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::measurement::Subject;
 
 fn link_down(action: Action) -> Condition {
     Condition {
@@ -76,6 +77,24 @@ fn more_than_one_look_has_room_for_is_told_later_and_the_rest_is_counted() {
     assert_eq!(told, MOST_OPEN, "nothing that was kept is lost, and nothing is told twice");
 }
 
+#[test]
+fn an_event_that_no_board_tells_is_not_sound() {
+    let mut board = Board::default();
+    let condition = Condition { confirm_ms: 0, words: "a\nb".repeat(400), ..link_down(Action::Drain) };
+    let sound = board.step(0, vec![condition]).remove(0);
+    assert!(sound.is_sound() && sound.words.len() <= MOST_WORDS_BYTES, "{sound:?}");
+    assert_eq!(sound.part.subject(3), Subject::Nic { node: 3, name: "mlx5_0".to_owned() });
+    for other in [
+        HealthEvent { words: "x".repeat(MOST_WORDS_BYTES + 1), ..sound.clone() },
+        HealthEvent { words: "a\u{1b}[2J".to_owned(), ..sound.clone() },
+        HealthEvent { what: "x".repeat(MOST_NAME_BYTES + 1), ..sound.clone() },
+        HealthEvent { part: Part::Switch { pci: "a\nb".to_owned() }, ..sound.clone() },
+        HealthEvent { action: Action::Ignore, ..sound.clone() },
+    ] {
+        assert!(!other.is_sound(), "{other:?}");
+    }
+}
+
 proptest! {
     // Began and Ended take turns, whatever is seen when.
     #[test]
@@ -87,7 +106,7 @@ proptest! {
             for event in board.step(now_ms, holds.then(|| link_down(Action::Report)).into_iter().collect()) {
                 prop_assert_eq!(event.turn == Turn::Ended, open);
                 open = event.turn != Turn::Ended;
-                prop_assert!(event.age_ms <= now_ms);
+                prop_assert!(event.age_ms <= now_ms && event.is_sound());
             }
         }
     }
