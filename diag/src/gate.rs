@@ -49,6 +49,13 @@ impl Gate {
         Self { untold: true, ..self }
     }
 
+    /// The same with one more line, of what was not told on the way; a gate that is full keeps what it has.
+    #[must_use]
+    pub fn with(mut self, line: String) -> Self {
+        self.lines.push(line);
+        Self { lines: bounded(self.lines), untold: true, ..self }
+    }
+
     /// A gate that ends the job's tasks with these lines.
     #[must_use]
     pub fn closed(lines: Vec<String>) -> Self {

@@ -29,6 +29,7 @@ use crate::measurement::Subject;
 pub use self::compared::Compared;
 pub use self::known::{Known, bounded, of_roster};
 pub use self::load::under_load;
+pub(crate) use self::load::{IDLE, MIN_SAMPLES, STORM_PER_S, Slowed, slowed};
 pub use self::pcie::path_under_load;
 
 /// NVLinks and the fabric are trained for some minutes after a start; 214 nodes were once taken for broken because

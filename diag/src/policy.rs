@@ -4,8 +4,9 @@
 mod read;
 mod slots;
 mod tree;
+mod xid_rows;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ use serde::{Serialize, Serializer};
 use crate::check::CheckName;
 use crate::facts::Engine;
 use crate::request::FailAction;
+use crate::xid::XidTable;
 
 pub use tree::MAX_POLICY_BYTES;
 
@@ -58,6 +60,8 @@ pub struct Policy {
     pub checks: Checks,
     /// `[actions]`: what may be done, and what is done by default.
     pub actions: Actions,
+    /// `[runtime]`: the check while the job runs.
+    pub runtime: Runtime,
     /// `[time]`: bounds.
     pub time: Time,
     /// `[network]`: addresses and ports.
@@ -77,6 +81,9 @@ pub struct Policy {
 fn as_nccl_table<S: Serializer>(env: &BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
     BTreeMap::from([("env", env)]).serialize(serializer)
 }
+
+/// NCCL's list of network devices.
+const HCA: &str = "NCCL_IB_HCA";
 
 /// How the file spells a `requeue_nice` that is left alone.
 const KEEP_NICE: &str = "keep";
@@ -110,6 +117,19 @@ impl Policy {
     /// If a path is not UTF-8, which no parsed policy has.
     pub fn to_toml(&self) -> Result<String, ShowError> {
         Ok(toml::to_string(self)?)
+    }
+
+    /// RDMA devices that the settings for NCCL name outright (`=mlx5_0,mlx5_1:1`); beginnings of names and exclusions
+    /// name none.
+    #[must_use]
+    pub fn named_rdma(&self) -> BTreeSet<String> {
+        let list = self.nccl_env.get(HCA).and_then(|value| value.strip_prefix('='));
+        let device = |item: &str| item.split(':').next().unwrap_or_default().trim().to_owned();
+        list.into_iter()
+            .flat_map(|list| list.split(','))
+            .map(device)
+            .filter(|name| !name.is_empty())
+            .collect()
     }
 }
 
@@ -165,6 +185,19 @@ pub struct Actions {
     pub on_environment: Option<Undecided>,
     /// When the controller can't be reached (default: start).
     pub on_controller_lost: ControllerLost,
+}
+
+/// `[runtime]`: the check while the job runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Runtime {
+    /// Whether it runs at all (default: true): the switch to turn it off everywhere.
+    pub enabled: bool,
+    /// Whether every job in scope gets it without flags (default: false).
+    pub always: bool,
+    /// Whether ranks tell what NCCL does, by a profiler plugin that is put into their environment (default: true).
+    pub telemetry: bool,
+    /// What each Xid and SXid of the driver means; the file's rows add to the built-in ones or change them.
+    pub xid: XidTable,
 }
 
 /// `[time]`.
@@ -273,6 +306,7 @@ impl Default for Policy {
                 on_environment: None,
                 on_controller_lost: ControllerLost::Start,
             },
+            runtime: Runtime { enabled: true, always: false, telemetry: true, xid: XidTable::default() },
             time: Time { join_s: 60, max_deadline_s: 300, job_poll_s: 3, scontrol_s: 5, torch_start_s: 30 },
             network: Network {
                 port_first: 27_000,

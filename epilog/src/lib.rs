@@ -2,5 +2,6 @@
 //! the job starts and while it runs, not here.
 #![forbid(unsafe_code)]
 
+pub mod health;
 pub mod job;
 pub mod run_folder;

@@ -5,6 +5,7 @@
 //! a panic and never a silent fall-back to the host engine.
 
 pub mod collective;
+pub mod confined;
 pub mod cuda;
 pub mod gemm;
 mod libraries;

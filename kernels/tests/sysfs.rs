@@ -1,11 +1,12 @@
 //! What is read of a node below `/sys`, `/proc` and `/dev`, from trees that have the kernel's shape.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 
 use diag::gpu_facts::reading::{Imex, MachineReading, Memlock, PcieNode, PeerMemory, RdmaPort};
+use diag::health::nic::COUNTERS;
 use kernels::sysfs::{self, Root};
 use tempfile::TempDir;
 
@@ -96,6 +97,55 @@ fn rdma_ports_are_read_with_their_state() {
     };
     assert_eq!(devices[0].ports, [port]);
     assert_eq!(devices[1].ports[0].state.as_deref(), Some("DOWN"));
+}
+
+// J01, J07: what a watch compares; the port's own counters, its interface's, and what it moved.
+#[test]
+fn the_counters_of_a_port_are_read() {
+    let tree = Tree::new();
+    rdma(&tree, "mlx5_0", NIC, "4: ACTIVE\n", Some(0));
+    let port = format!("sys/devices/{NIC}/infiniband/mlx5_0/ports/1");
+    tree.file(&format!("{port}/counters/port_xmit_data"), "1000\n")
+        .file(&format!("{port}/counters/port_rcv_data"), "24\n")
+        .file(&format!("{port}/counters/symbol_error"), "17\n")
+        .file(&format!("{port}/hw_counters/local_ack_timeout_err"), "4\n")
+        .file(&format!("sys/devices/{NIC}/net/ens1np0/operstate"), "up\n")
+        .file("sys/class/net/ens1np0/carrier_down_count", "3\n");
+    let [seen] = &sysfs::nics(&tree.root())[..] else { panic!("one port") };
+    assert_eq!((seen.device.as_str(), seen.port, seen.pci.as_deref()), ("mlx5_0", 1, Some("0000:81:00.0")));
+    assert_eq!((seen.state.as_deref(), seen.physical_state.as_deref()), (Some("ACTIVE"), Some("LinkUp")));
+    assert_eq!((seen.downs, seen.carrier_downs, seen.moved_bytes), (Some(2), Some(3), Some(4096)));
+    let counts: Vec<(&str, u64)> =
+        COUNTERS.iter().zip(seen.counts).filter_map(|(one, count)| Some((one.file, count?))).collect();
+    assert_eq!(counts, [("counters/symbol_error", 17), ("hw_counters/local_ack_timeout_err", 4)]);
+    assert!(sysfs::nics(&Tree::new().root()).is_empty());
+}
+
+// L02: the number of the device file, not the order on the bus.
+#[test]
+fn the_driver_s_own_list_of_gpus_is_read() {
+    let tree = Tree::new();
+    let text = |minor: &str, uuid: &str| {
+        format!(
+            "Model: \t\t NVIDIA H200\nIRQ:   \t\t 1\nGPU UUID: \t {uuid}\nBus Location: \t 0000:81:00.0\nDevice Minor: \t {minor}\n"
+        )
+    };
+    tree.file("proc/driver/nvidia/gpus/0000:81:00.0/information", &text("5", "GPU-1"))
+        // Before its first use the driver doesn't know it.
+        .file("proc/driver/nvidia/gpus/0000:a1:00.0/information", &text("0", "GPU-????????-????"))
+        .file("proc/driver/nvidia/gpus/other/information", "");
+    let seen: Vec<_> = sysfs::gpus(&tree.root())
+        .into_iter()
+        .map(|gpu| (gpu.pci.unwrap(), gpu.minor, gpu.uuid, gpu.name.unwrap()))
+        .collect();
+    let name = || "NVIDIA H200".to_owned();
+    assert_eq!(
+        seen,
+        [
+            ("0000:81:00.0".to_owned(), Some(5), Some("GPU-1".to_owned()), name()),
+            ("0000:a1:00.0".to_owned(), Some(0), None, name()),
+        ]
+    );
 }
 
 #[test]

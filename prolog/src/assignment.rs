@@ -15,8 +15,6 @@ use diag::request::mistake::Mistake;
 use diag::request::{Ask, Request};
 use serde::Serialize;
 
-use crate::hardware;
-
 /// The variable that carries the request; slurmd gives it this prefix.
 pub const REQUEST_VARIABLE: &str = "SPANK_AIMASTER_REQUEST";
 
@@ -122,11 +120,7 @@ pub fn assignment(
         unbuilt: asked.unbuilt.clone(),
         engine: policy.engine,
         baselines,
-        hardware: Hardware {
-            nvls: policy.cuda.nvls,
-            rdma: hardware::named(&policy.nccl_env),
-            ..Hardware::default()
-        },
+        hardware: Hardware { nvls: policy.cuda.nvls, rdma: policy.named_rdma(), ..Hardware::default() },
     };
     let digest = digest(&suite, &policy);
     Ok(Some(Assignment { job, policy, asked, suite, digest }))

@@ -1,7 +1,6 @@
 //! What this node tells of its hardware before anything is measured: what the worker is to look at, and what comes of it.
 //! The rules are in [`diag::gpu_facts`]; NVML is loaded by the worker only, never by this process, which is root.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use diag::facts::Engine;
@@ -29,9 +28,6 @@ const SHM_BYTES: u64 = 16 << 20;
 /// What NCCL registers with network devices; the limit that systems ship with is 8 MiB or less.
 const MEMLOCK_BYTES: u64 = 1 << 30;
 
-/// NCCL's list of network devices.
-const HCA: &str = "NCCL_IB_HCA";
-
 /// What the worker is to look at; `None` on the host engine.
 pub(crate) fn look(assignment: &Assignment) -> Result<Option<Look>, EngineError> {
     if assignment.policy.engine == Engine::Host {
@@ -55,27 +51,5 @@ pub(crate) async fn known(assignment: &Assignment, worker: &mut Worker) -> Known
     match worker.looked(Duration::from_millis(LOOK_LIMIT_MS) + ANSWER_GRACE).await {
         Ok(reading) => Known::of(me, &NodeReading { name: name.clone(), ..reading.clone() }, &needs),
         Err(error) => Known::nothing(me, format!("{name}: what NVML says of its GPUs is not known: {error}")),
-    }
-}
-
-/// RDMA devices that the settings for NCCL name outright (`=mlx5_0,mlx5_1:1`); beginnings of names and exclusions name
-/// none.
-pub(crate) fn named(nccl_env: &BTreeMap<String, String>) -> BTreeSet<String> {
-    let list = nccl_env.get(HCA).and_then(|value| value.strip_prefix('='));
-    let device = |item: &str| item.split(':').next().unwrap_or_default().trim().to_owned();
-    list.into_iter().flat_map(|list| list.split(',')).map(device).filter(|name| !name.is_empty()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_whole_names_name_a_device() {
-        let of = |value: &str| named(&BTreeMap::from([(HCA.to_owned(), value.to_owned())]));
-        assert_eq!(of("=mlx5_0:1, mlx5_3,"), ["mlx5_0", "mlx5_3"].map(str::to_owned).into());
-        for other in ["mlx5", "^mlx5_0", "^=mlx5_0", "", "="] {
-            assert!(of(other).is_empty(), "{other}");
-        }
     }
 }

@@ -1,8 +1,6 @@
 //! The coordinator's handle on its worker: starts it without rights, asks it for primitives, restarts it where
 //! it no longer answers, and ends it. What a worker does with a request is in [`crate::worker`].
 
-mod user;
-
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -20,7 +18,7 @@ use crate::protocol::{
     Answer, Call, DataKey, Decoder, Devices, FrameError, Listen, Look, Opened, Reply, Request, encode,
 };
 
-pub use user::UserError;
+pub use kernels::confined::UserError;
 
 /// How long a worker may take to give up what it does and say so, before it is replaced.
 const CANCEL_WAIT: Duration = Duration::from_secs(3);
@@ -342,7 +340,7 @@ impl Worker {
 
 impl Process {
     fn start(path: &Path, options: &Options) -> Result<Self, WorkerError> {
-        let identity = user::resolve(&options.user).map_err(WorkerError::User)?;
+        let identity = kernels::confined::resolve(&options.user).map_err(WorkerError::User)?;
         let start = |source| WorkerError::Start { path: path.to_owned(), source };
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(start)?;
         ours.set_nonblocking(true).map_err(start)?;

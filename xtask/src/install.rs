@@ -15,6 +15,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("aimaster-prolog", "usr/libexec/aimaster/aimaster-prolog"),
     ("aimaster-worker", "usr/libexec/aimaster/aimaster-worker"),
     ("aimaster-epilog", "usr/libexec/aimaster/aimaster-epilog"),
+    ("aimaster-watcher", "usr/libexec/aimaster/aimaster-watcher"),
     ("aimaster", "usr/bin/aimaster"),
 ];
 

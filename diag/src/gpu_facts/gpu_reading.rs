@@ -328,6 +328,8 @@ pub struct GpuSample {
     pub pcie: Pcie,
     /// Memory errors so far.
     pub ecc: Ecc,
+    /// Share of the last moments in which something ran on it, in percent.
+    pub busy_percent: Option<u32>,
     /// How long NVML took for all this, in ms.
     pub took_ms: u64,
 }

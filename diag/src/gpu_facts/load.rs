@@ -8,7 +8,7 @@ use crate::facts::NodeId;
 
 /// NVML's bits that say what holds clocks down. 0x1 is an idle GPU and 0x4 a GPU at its power limit, which is what
 /// good work looks like (field cases H01, H03).
-const IDLE: u64 = 0x1;
+pub(crate) const IDLE: u64 = 0x1;
 const POWER_CAP: u64 = 0x4;
 const HARDWARE: u64 = 0x8;
 const SYNC_BOOST: u64 = 0x10;
@@ -27,7 +27,7 @@ const NAMED: u64 = IDLE
     | DISPLAY;
 
 /// Fewer samples than this show no share of time (field case H02).
-const MIN_SAMPLES: usize = 4;
+pub(crate) const MIN_SAMPLES: usize = 4;
 
 /// A reason counts that held in at least one of this many samples: less slows a measurement by less than its noise.
 const LASTING: usize = 4;
@@ -36,7 +36,7 @@ const LASTING: usize = 4;
 const HOT_MARGIN_C: i64 = 5;
 
 /// Corrected errors a second that are a storm: field case E17 had 17,700, healthy GPUs have a few a day.
-const STORM_PER_S: f64 = 1000.0;
+pub(crate) const STORM_PER_S: f64 = 1000.0;
 
 /// NVML answers in milliseconds; field case E17 had 45 s.
 const SLOW_ANSWER_MS: u64 = 5000;
@@ -60,10 +60,33 @@ pub fn under_load(node: NodeId, name: &str, before: &GpuReading, load: &Load) ->
     }
     errors(&who, samples, load.seconds, &mut add);
     pcie(&who, samples, &mut add);
-    if samples.len() >= MIN_SAMPLES {
-        reasons(&who, before, samples, &mut add);
-    }
+    slowed(&who, before, samples, &mut |_, kind, words| add(kind, words));
     facts
+}
+
+/// What holds clocks down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slowed {
+    /// The external power brake.
+    Brake,
+    /// Heat.
+    Heat,
+    /// The hardware, without saying why.
+    Hardware,
+    /// A setting, or what has no name here.
+    Other,
+}
+
+/// What held the clocks down for long enough, said of `who`; nothing where samples are too few.
+pub(crate) fn slowed(
+    who: &str,
+    before: &GpuReading,
+    samples: &[GpuSample],
+    add: &mut impl FnMut(Slowed, FactKind, String),
+) {
+    if samples.len() >= MIN_SAMPLES {
+        reasons(who, before, samples, add);
+    }
 }
 
 /// In how many samples a bit held while the clock was below its highest, and in how many the bits were known.
@@ -77,7 +100,12 @@ fn share(samples: &[GpuSample], bit: u64) -> (usize, usize) {
     (held.count(), known.count())
 }
 
-fn reasons(who: &str, before: &GpuReading, samples: &[GpuSample], add: &mut impl FnMut(FactKind, String)) {
+fn reasons(
+    who: &str,
+    before: &GpuReading,
+    samples: &[GpuSample],
+    add: &mut impl FnMut(Slowed, FactKind, String),
+) {
     let lasting = |bit: u64| {
         let (held, known) = share(samples, bit);
         (known >= MIN_SAMPLES && held * LASTING >= known).then(|| format!("in {held} of {known} samples"))
@@ -86,6 +114,7 @@ fn reasons(who: &str, before: &GpuReading, samples: &[GpuSample], add: &mut impl
     let brake = lasting(POWER_BRAKE);
     if let Some(part) = &brake {
         add(
+            Slowed::Brake,
             FactKind::Fault,
             format!(
                 "{who}: slowed by the external power brake {part}{clock}; check power supplies and their cables"
@@ -101,11 +130,13 @@ fn reasons(who: &str, before: &GpuReading, samples: &[GpuSample], add: &mut impl
         let sure = hot.unwrap_or(*bit == HARDWARE_HEAT);
         if sure {
             add(
+                Slowed::Heat,
                 FactKind::Fault,
                 format!("{who}: slowed for heat by {by} {part}{clock}, {seen}; check its cooling"),
             );
         } else {
             add(
+                Slowed::Heat,
                 FactKind::Cause,
                 format!(
                     "{who}: said to be slowed for heat by {by} {part}{clock}, though {seen}: no fault by itself"
@@ -116,6 +147,7 @@ fn reasons(who: &str, before: &GpuReading, samples: &[GpuSample], add: &mut impl
     // H06: the bit also stands beside the two above.
     if let (None, None, Some(part)) = (&brake, &heat, lasting(HARDWARE)) {
         add(
+            Slowed::Hardware,
             FactKind::Fault,
             format!("{who}: slowed by its hardware {part}{clock}; check power supplies and cooling"),
         );
@@ -126,13 +158,13 @@ fn reasons(who: &str, before: &GpuReading, samples: &[GpuSample], add: &mut impl
     if let (Some(_), Some(fastest), Some(most)) = (lasting(REASON_SETTING), fastest, most)
         && held_down(before, fastest, most)
     {
-        add(FactKind::Cause, locked(who, fastest, most));
+        add(Slowed::Other, FactKind::Cause, locked(who, fastest, most));
     }
     for (bit, what) in
         [(SYNC_BOOST, "the slowest GPU of its sync boost group"), (DISPLAY, "a display's setting")]
     {
         if let Some(part) = lasting(bit) {
-            add(FactKind::Cause, format!("{who}: held down by {what} {part}{clock}"));
+            add(Slowed::Other, FactKind::Cause, format!("{who}: held down by {what} {part}{clock}"));
         }
     }
     // F11, I09: a bit without a name is told and blames nobody.
@@ -140,6 +172,7 @@ fn reasons(who: &str, before: &GpuReading, samples: &[GpuSample], add: &mut impl
         samples.iter().filter_map(|one| one.clocks.reasons).fold(0, |all, bits| all | bits) & !NAMED;
     if let Some(part) = lasting(unknown).filter(|_| unknown != 0) {
         add(
+            Slowed::Other,
             FactKind::Cause,
             format!("{who}: held down by reason {unknown:#x} of NVML, which has no name here, {part}{clock}"),
         );

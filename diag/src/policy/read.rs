@@ -14,6 +14,7 @@ use crate::policy::slots::{
     read_words,
 };
 use crate::policy::tree::read_toml;
+use crate::policy::xid_rows;
 use crate::policy::{
     Actions, BY_ACTION, Checks, ControllerLost, CudaEngine, HostEngine, KEEP_NICE, Network, Paths, Policy,
     ReportOwner, Time, Undecided,
@@ -64,6 +65,12 @@ impl Policy {
             let engine = policy.engine;
             with(&mut top, "checks", m, |section, m| read_checks(section, engine, &mut policy.checks, m));
             with(&mut top, "actions", m, |section, m| read_actions(section, &mut policy.actions, m));
+            with(&mut top, "runtime", m, |section, m| {
+                read_boolean(section, "enabled", &mut policy.runtime.enabled, m);
+                read_boolean(section, "always", &mut policy.runtime.always, m);
+                read_boolean(section, "telemetry", &mut policy.runtime.telemetry, m);
+                xid_rows::read(section, &mut policy.runtime.xid, m);
+            });
             with(&mut top, "time", m, |section, m| read_time(section, &mut policy.time, m));
             with(&mut top, "network", m, |section, m| read_network(section, &mut policy.network, m));
             with(&mut top, "host", m, |section, m| read_host(section, &mut policy.host, m));

@@ -18,7 +18,14 @@ pub enum Source {
     Site,
 }
 
-/// What runs before start.
+/// The check while the job runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watch {
+    /// What happens on a fault.
+    pub fail_action: FailAction,
+}
+
+/// What runs before start, and while the job runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effective {
     /// Checks in registry order; empty: nothing was asked for and there is nothing to do.
@@ -36,6 +43,8 @@ pub struct Effective {
     pub timeout_s: u32,
     /// Who chose it; a request that the site's cap shortened is the site's.
     pub timeout_source: Source,
+    /// The check while the job runs; `None`: it is not asked for, or switched off.
+    pub watch: Option<Watch>,
     /// Where the policy changed what was asked, one line each.
     pub notices: Vec<String>,
 }
@@ -76,6 +85,7 @@ pub fn effective(request: &Request, policy: &Policy) -> Effective {
     if !unbuilt.is_empty() {
         notices.push(format!("not built yet for engine {}: {}", policy.engine, name_list(&unbuilt)));
     }
+    let watch = watch_that_holds(request, policy, &mut notices);
     Effective {
         checks,
         check_sources,
@@ -84,8 +94,32 @@ pub fn effective(request: &Request, policy: &Policy) -> Effective {
         fail_action_source,
         timeout_s,
         timeout_source,
+        watch,
         notices,
     }
+}
+
+fn watch_that_holds(request: &Request, policy: &Policy, notices: &mut Vec<String>) -> Option<Watch> {
+    let asked = match &request.runtime {
+        Ask::On(asked) => asked.fail_action,
+        Ask::Site if policy.runtime.always => None,
+        Ask::Site | Ask::Off => return None,
+    };
+    if !policy.runtime.enabled {
+        // Where only the site asked for it, nobody misses it.
+        if matches!(request.runtime, Ask::On(_)) {
+            notices.push("this site has switched the runtime check off (runtime.enabled)".to_owned());
+        }
+        return None;
+    }
+    let fail_action = match asked {
+        Some(action) if !policy.actions.allowed.contains(&action) => {
+            notices.push(format!("this site does not allow {action} for the runtime check: retain holds"));
+            FailAction::Retain
+        }
+        action => action.unwrap_or(FailAction::Retain),
+    };
+    Some(Watch { fail_action })
 }
 
 /// What every job gets and this list leaves out, where the policy forbids that.
@@ -187,6 +221,33 @@ mod tests {
             let effective = effective(&request, &policy);
             assert!(effective.checks.is_empty() && effective.notices.is_empty(), "{effective:?}");
         }
+    }
+
+    #[test]
+    fn a_job_is_watched_where_the_user_or_the_site_wants_it_and_the_site_has_not_switched_it_off() {
+        let mut policy = policy(&[]);
+        let on = |fail_action| Request {
+            runtime: Ask::On(crate::request::RuntimeRequest { fail_action }),
+            ..Request::default()
+        };
+        let retain = Some(Watch { fail_action: FailAction::Retain });
+        assert_eq!(effective(&on(None), &policy).watch, retain);
+        let drain = effective(&on(Some(FailAction::Drain)), &policy);
+        assert_eq!(drain.watch, Some(Watch { fail_action: FailAction::Drain }));
+        policy.actions.allowed = vec![FailAction::Retain];
+        let clamped = effective(&on(Some(FailAction::Drain)), &policy);
+        assert_eq!((clamped.watch, clamped.notices.len()), (retain, 1));
+
+        let off = Request { runtime: Ask::Off, ..Request::default() };
+        assert_eq!(effective(&Request::default(), &policy).watch, None);
+        policy.runtime.always = true;
+        assert_eq!(effective(&Request::default(), &policy).watch, retain);
+        assert_eq!(effective(&off, &policy).watch, None);
+        policy.runtime.enabled = false;
+        let silent = effective(&Request::default(), &policy);
+        assert_eq!((silent.watch, silent.notices.len()), (None, 0));
+        let told = effective(&on(None), &policy);
+        assert_eq!((told.watch, told.notices.len()), (None, 1));
     }
 
     #[test]

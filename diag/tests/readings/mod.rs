@@ -112,6 +112,7 @@ pub fn sample() -> GpuSample {
         },
         pcie: Pcie { generation: Some(5), ..idle.pcie },
         ecc: idle.ecc,
+        busy_percent: Some(100),
         took_ms: 4,
     }
 }

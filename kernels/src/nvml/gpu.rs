@@ -63,6 +63,7 @@ pub(super) fn sample(device: &Device<'_>, failures: &mut Failures) -> GpuSample 
         temperature: temperature(device, failures),
         pcie: pcie(device, failures),
         ecc: ecc(device, failures),
+        busy_percent: failures.value("utilisation", device.utilization_rates()).map(|rates| rates.gpu),
         took_ms: 0,
     };
     sample.took_ms = elapsed_ms(started);

@@ -5,6 +5,7 @@
 //! behind. Nothing here waits or repeats beyond one second question for a list that grew.
 
 mod answer;
+mod events;
 mod gpu;
 mod raw;
 
@@ -18,6 +19,7 @@ use diag::gpu_facts::reading::{Device, GpuReading, GpuSample, NodeReading, Proce
 use nvml_wrapper::error::NvmlError as Error;
 
 use self::answer::Failures;
+pub use self::events::Events;
 
 /// The name that the driver's packages install; without a folder the dynamic loader looks for it.
 const LIBRARY: &str = "libnvidia-ml.so.1";

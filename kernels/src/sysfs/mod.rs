@@ -5,6 +5,8 @@
 //! the caller reads in a process of its own that it can leave behind.
 
 mod net;
+mod nics;
+mod nvidia;
 mod pcie;
 mod process;
 mod rdma;
@@ -19,10 +21,12 @@ use diag::gpu_facts::ids::pci_address;
 use diag::gpu_facts::reading::{MachineReading, PciePath};
 
 pub use net::net_devices;
+pub use nics::nics;
+pub use nvidia::gpus;
 pub use pcie::{pci_devices, pcie_path};
 pub use process::process_owner;
 pub use rdma::rdma_devices;
-pub use system::{imex, memlock, modules, peer_memory, shm, uptime_s};
+pub use system::{boot_id, imex, memlock, modules, peer_memory, shm, uptime_s};
 
 /// Most bytes of one file that are read: /proc/modules of a machine with a thousand modules fits.
 const MOST_BYTES: u64 = 256 * 1024;

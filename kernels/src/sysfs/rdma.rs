@@ -45,7 +45,7 @@ fn ports(folder: &Path) -> Vec<RdmaPort> {
 }
 
 /// `ACTIVE` of `4: ACTIVE`.
-fn word(path: &Path) -> Option<String> {
+pub(super) fn word(path: &Path) -> Option<String> {
     let text = text(path)?;
     Some(text.split_once(": ").map_or(text.as_str(), |(_, word)| word).to_owned())
 }

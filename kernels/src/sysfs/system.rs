@@ -59,3 +59,9 @@ pub fn imex(root: &Root) -> Imex {
 pub fn uptime_s(root: &Root) -> Option<u64> {
     text(&root.path("proc/uptime"))?.split('.').next()?.parse().ok()
 }
+
+/// The kernel's number of this start of the machine.
+#[must_use]
+pub fn boot_id(root: &Root) -> Option<String> {
+    text(&root.path("proc/sys/kernel/random/boot_id"))
+}

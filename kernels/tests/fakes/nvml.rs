@@ -4,5 +4,6 @@
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "each function is NVML's own of that name")]
 
 mod calls;
+mod events;
 mod newer;
 mod state;

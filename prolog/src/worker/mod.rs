@@ -2,7 +2,6 @@
 //! socket that is its standard input. It decides nothing, and it ends as soon as that socket does.
 
 mod authenticate;
-mod confine;
 mod cuda;
 mod exchange;
 mod host;
@@ -50,7 +49,7 @@ pub fn become_other() -> Option<ExitCode> {
 /// The whole life of a worker. `parent` is the coordinator's pid.
 #[must_use]
 pub fn run(parent: u32) -> ExitCode {
-    if let Err(error) = confine::confine(parent) {
+    if let Err(error) = kernels::confined::confine(parent) {
         eprintln!("aimaster-worker: {error}");
         return ExitCode::FAILURE;
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::*;
+use crate::policy::HCA;
 use proptest::prelude::*;
 
 const SHIPPED: &str = include_str!("../../../../conf/aimaster.toml");
@@ -233,4 +234,17 @@ proptest! {
             prop_assert!(list.iter().all(|mistake| !mistake.to_string().contains(char::is_control)));
         }
     }
+}
+
+#[test]
+fn only_whole_names_name_a_device() {
+    let of = |value: &str| {
+        let nccl_env = BTreeMap::from([(HCA.to_owned(), value.to_owned())]);
+        Policy { nccl_env, ..Policy::default() }.named_rdma()
+    };
+    assert_eq!(of("=mlx5_0:1, mlx5_3,"), ["mlx5_0", "mlx5_3"].map(str::to_owned).into());
+    for other in ["mlx5", "^mlx5_0", "^=mlx5_0", "", "="] {
+        assert!(of(other).is_empty(), "{other}");
+    }
+    assert!(Policy::default().named_rdma().is_empty());
 }

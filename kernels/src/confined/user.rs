@@ -1,4 +1,4 @@
-//! Which user a worker runs as.
+//! Which user a process without rights runs as.
 
 use std::path::Path;
 
@@ -30,7 +30,10 @@ pub enum UserError {
 }
 
 /// Uid and gid for the worker; `None` where this process is not root and so can't choose.
-pub(super) fn resolve(user: &str) -> Result<Option<(u32, u32)>, UserError> {
+///
+/// # Errors
+/// If there is no such local user, or it is root.
+pub fn resolve(user: &str) -> Result<Option<(u32, u32)>, UserError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }

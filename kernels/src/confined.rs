@@ -1,4 +1,7 @@
-//! The first acts of a worker: it can't gain rights, and it can't outlive its coordinator.
+//! A process that loads a GPU library: never root, never with rights that it could gain, never longer than who started
+//! it. Which user it is and the first acts of its life are here; what it does is its program's.
+
+mod user;
 
 use rustix::fs::Mode;
 use rustix::process::{
@@ -7,26 +10,36 @@ use rustix::process::{
 };
 use rustix::thread::set_no_new_privs;
 
-/// Why a worker does not start.
+pub use user::{UserError, resolve};
+
+/// Why such a process does not start.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ConfineError {
+pub enum ConfineError {
     /// A kernel call failed.
     #[error("{call}: {errno}")]
     Call {
+        /// Which.
         call: &'static str,
+        /// What the kernel said.
         #[source]
         errno: rustix::io::Errno,
     },
-    /// The coordinator is gone already.
+    /// Who started it is gone already.
     #[error("the parent is not the coordinator {parent} any more")]
-    Orphan { parent: u32 },
+    Orphan {
+        /// The pid that the parent should have.
+        parent: u32,
+    },
 }
 
-/// Confines this process. `parent` is the coordinator's pid.
-pub(super) fn confine(parent: u32) -> Result<(), ConfineError> {
+/// Confines this process. `parent` is the pid of who started it.
+///
+/// # Errors
+/// The first step that fails; the process must end then.
+pub fn confine(parent: u32) -> Result<(), ConfineError> {
     let failed = |call| move |errno| ConfineError::Call { call, errno };
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("PR_SET_PDEATHSIG"))?;
-    // A coordinator that died before the line above sends no signal any more: its pid tells. The socket, which
+    // A parent that died before the line above sends no signal any more: its pid tells. The socket, which
     // ends with it, is the second lock.
     let now = getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
     if now != Some(parent) {
