@@ -17,8 +17,9 @@ pub const MAX_DIGEST_BYTES: usize = 1 << 20;
 /// Most ranks of one node in one job: four a GPU on the largest nodes (16 GPUs).
 pub const MAX_RANKS: usize = 64;
 
-/// Most communicators of a rank. Frameworks make one for each way of splitting the model, ten or less, some twice.
-pub const MAX_COMMS: usize = 64;
+/// Most communicators of a rank. Frameworks make one for each way of splitting the model, ten or less, some twice; of more
+/// the agent tells those that moved last.
+pub const MAX_COMMS: usize = 32;
 
 /// Most functions that one communicator tells of: all that NCCL has.
 pub const MAX_FUNCS: usize = Func::ALL.len();

@@ -2,3 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod digests;
+mod faults;
+mod job;
+mod scenarios;
