@@ -6,6 +6,7 @@
 //! compared: who is missing in one, and who waits least in many.
 
 mod confirm;
+pub mod decide;
 pub mod digest;
 mod digest_check;
 mod digest_wire;

@@ -16,7 +16,7 @@ use crate::c4d::timing::Timing;
 use crate::facts::NodeId;
 
 /// Most memory of a picture for each rank that told of itself, in bytes.
-pub const BYTES_PER_RANK: usize = 96 << 10;
+pub const BYTES_PER_RANK: usize = 64 << 10;
 
 /// Memory beside the ranks: findings and the delay matrix, in bytes.
 pub const BYTES_BESIDE: usize = 16 << 20;
@@ -254,20 +254,22 @@ impl Picture {
                 _ => {}
             }
         }
-        let (mut known, mut unknown) = (0, 0);
+        let (mut known, mut unknown, mut without_seat) = (0, 0, 0);
         for (_, rank) in self.live_ranks() {
             if self.tells(rank, now_ms, silent_ms) {
                 known += 1;
                 continue;
             }
             unknown += 1;
+            without_seat += usize::from(rank.seats.is_empty());
             if let Some(why) = &rank.unavailable {
                 say(format!("{}: process {}: no telemetry: {why}", self.name(rank.node), rank.pid));
             }
         }
         // Ranks that no node told of are known by their absence from the largest communicator only.
         let unheard = self.live_comms().map(|(_, comm)| comm.nranks as usize - comm.by_rank.len());
-        let unheard = unheard.max().unwrap_or(0);
+        // Processes that never told of a communicator are among those that it misses.
+        let unheard = unheard.max().unwrap_or(0).saturating_sub(without_seat);
         if unheard > 0 {
             say(format!("{unheard} ranks of a communicator tell nothing"));
         }

@@ -6,7 +6,8 @@ use diag::c4d::digest::{
 };
 use diag::facts::NodeId;
 
-use super::run::{BYTES, Count, DP, Job, Life, NEXT_IN, NEXT_OUT, PREV_IN, PREV_OUT, TP, WORLD};
+use super::program::{DP, NEXT_IN, NEXT_OUT, PREV_IN, PREV_OUT, TP, WORLD};
+use super::run::{BYTES, Count, Job, Life};
 use super::{Event, chance};
 
 /// Names of the communicators, by kind.
