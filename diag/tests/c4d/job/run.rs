@@ -1,7 +1,7 @@
 //! What happens in the simulated job, event by event.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use diag::c4d::digest::{Func, MAX_SAMPLES, Sample};
 
@@ -53,8 +53,8 @@ pub struct RankState {
 #[derive(Debug, Clone)]
 pub struct Group {
     pub members: Vec<usize>,
+    pub nodes: usize,
     come: usize,
-    last_us: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,7 +86,10 @@ impl Job {
     pub fn new(plan: Plan) -> Self {
         let shape = plan.shape;
         let (tp, pp, dp) = (shape.tp, shape.pp, shape.dp);
-        let group = |members: Vec<usize>| Group { members, come: 0, last_us: 0 };
+        let group = |members: Vec<usize>| {
+            let nodes: BTreeSet<usize> = members.iter().map(|rank| rank / shape.per_node).collect();
+            Group { members, nodes: nodes.len(), come: 0 }
+        };
         let tensor = (0..dp * pp).map(|at| group((0..tp).map(|t| at * tp + t).collect())).collect();
         let data = (0..pp * tp).map(|at| group((0..dp).map(|d| d * pp * tp + at).collect())).collect();
         let world = vec![group((0..shape.ranks()).collect())];
@@ -330,7 +333,7 @@ impl Job {
                 self.ranks[rank].collectives[kind].start(now_us);
                 let at = self.group_of(kind, rank);
                 let group = &mut self.groups[kind][at];
-                (group.come, group.last_us) = (group.come + 1, now_us);
+                group.come += 1;
                 if group.come == group.members.len()
                     && let Some(time) = self.transport_us(kind, at)
                 {

@@ -7,7 +7,7 @@ use diag::c4d::digest::{
 use diag::facts::NodeId;
 
 use super::program::{DP, NEXT_IN, NEXT_OUT, PREV_IN, PREV_OUT, TP, WORLD};
-use super::run::{BYTES, Count, Job, Life};
+use super::run::{BYTES, Count, Group, Job, Life};
 use super::{Event, chance};
 
 /// Names of the communicators, by kind.
@@ -69,7 +69,7 @@ impl Job {
                 }
             }
         };
-        let events = self.plan.events.clone();
+        let events = &self.plan.events;
         let none =
             events.iter().any(|event| matches!(*event, Event::NoTelemetry { rank: one } if one == rank));
         let lost = events.iter().any(
@@ -125,20 +125,23 @@ impl Job {
         let mut comms = Vec::new();
         for kind in [TP, DP, WORLD] {
             let at = self.group_of(kind, rank);
-            let members = &self.groups[kind][at].members;
-            if members.len() < 2 {
+            let Group { members, nodes, .. } = &self.groups[kind][at];
+            let (members, nodes) = (members.len(), *nodes);
+            if members < 2 {
                 continue;
             }
-            let place = members.iter().position(|one| *one == rank).unwrap();
-            let nodes: std::collections::BTreeSet<usize> =
-                members.iter().map(|one| one / shape.per_node).collect();
+            let place = match kind {
+                TP => rank % shape.tp,
+                DP => rank / (shape.tp * shape.pp),
+                _ => rank,
+            };
             let id = id(kind, at);
-            let steps = if wanted.contains(&id) && nodes.len() > 1 {
-                self.steps_told(rank, kind, place, members.len())
+            let steps = if wanted.contains(&id) && nodes > 1 {
+                self.steps_told(rank, kind, place, members)
             } else {
                 Vec::new()
             };
-            let nranks = members.len() as u32;
+            let nranks = members as u32;
             let state = &mut self.ranks[rank];
             let samples = std::mem::take(&mut state.samples[kind]);
             let progress = progress(&state.collectives[kind], now_us, BYTES, calls_only);
@@ -147,7 +150,7 @@ impl Job {
                 name: NAMES[kind].into(),
                 rank: place as u32,
                 nranks,
-                nnodes: nodes.len() as u32,
+                nnodes: nodes as u32,
                 age_ms: now_us / 1000,
                 ended: over,
                 collectives: vec![Collective { func: Func::AllReduce, progress }],
