@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::c4d::digest::ProcessState;
-use crate::c4d::meeting::{At, Key, Meeting};
+use crate::c4d::meeting::{At, Key, Meeting, What};
 use crate::c4d::picture::Picture;
 use crate::c4d::settings::Settings;
 
@@ -48,6 +48,12 @@ impl Knot {
         // A process that is gone or stopped takes its part of the transport with it.
         if has(&self.ends, &[End::Ended, End::Paused]) {
             self.ends.retain(|(end, ..)| *end != End::Transport);
+        }
+        // Sends and receives that were made together leave together: those to ranks that came wait for those to one that
+        // did not.
+        if has(&self.ends, &[End::Rank, End::Silent, End::Unknown]) {
+            let pair = |key: &Key| matches!(key.what, What::Pair { .. });
+            self.ends.retain(|(end, _, key)| *end != End::Transport || !pair(key));
         }
         if has(&self.ends, &[End::Ended, End::Paused, End::Rank, End::Transport]) {
             self.ends.retain(|(end, ..)| !matches!(end, End::Silent | End::Unknown | End::Moves));
@@ -128,6 +134,10 @@ impl Walk<'_> {
             self.knot_of.insert(key, mine);
             let meeting = self.picture.meeting(key, self.at);
             self.follow(key, &meeting, mine, &mut next);
+            if let What::Pair { .. } = key.what {
+                let together = meeting.waiting.iter().flat_map(|who| self.picture.inside(*who));
+                next.extend(together.filter(|one| one.comm == key.comm && one.what != key.what));
+            }
             self.knots[mine].meetings.insert(key, meeting);
         }
     }

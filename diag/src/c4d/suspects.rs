@@ -72,9 +72,14 @@ pub(super) fn of_causes(scene: &Scene<'_>) -> Vec<Candidate> {
         Some(key) => candidates.push(majority(scene, key, &ranks)),
         None => candidates.extend(by_node(scene, End::Rank, &ranks)),
     }
-    let stuck: BTreeSet<Key> =
-        ends.iter().filter(|(end, ..)| *end == End::Transport).map(|(.., key)| *key).collect();
-    candidates.extend(stuck.into_iter().map(|key| transport(scene, key)));
+    // Of what is stuck in one communicator the operation that stopped first shows it.
+    let mut stuck: BTreeMap<usize, (u64, Key)> = BTreeMap::new();
+    for (.., key) in ends.iter().filter(|(end, ..)| *end == End::Transport) {
+        let moved_ms = scene.knot.meetings.get(key).map_or(0, |meeting| meeting.moved_ms);
+        let first = stuck.entry(key.comm).or_insert((moved_ms, *key));
+        *first = (*first).min((moved_ms, *key));
+    }
+    candidates.extend(stuck.into_values().map(|(_, key)| transport(scene, key)));
     if candidates.is_empty()
         && let Some((_, _, key)) = ends.iter().find(|(end, ..)| *end == End::Unknown)
     {

@@ -68,8 +68,8 @@ struct SizeClass {
     bytes: u64,
     last_us: VecDeque<u32>,
     ops: u64,
-    /// Its median in the best window so far.
-    best_us: Option<u32>,
+    /// Its medians in the two best windows so far. The second one counts: one window alone may be a moment of quiet.
+    best_us: [Option<u32>; 2],
 }
 
 /// A member that came last in most operations of a window.
@@ -91,7 +91,7 @@ pub(super) struct Transport {
     pub func: Func,
     pub bytes: u64,
     pub now_us: u32,
-    /// In the best window before this one.
+    /// At its best before this window.
     pub best_us: Option<u32>,
     /// Operations of this kind a second.
     pub per_s: f64,
@@ -185,13 +185,21 @@ impl Timing {
             Some(at) => at,
             None if self.classes.len() < MAX_CLASSES => {
                 let (func, bytes) = (op.func, op.bytes);
-                self.classes.push(SizeClass { func, bytes, last_us: VecDeque::new(), ops: 0, best_us: None });
+                self.classes.push(SizeClass {
+                    func,
+                    bytes,
+                    last_us: VecDeque::new(),
+                    ops: 0,
+                    best_us: [None; 2],
+                });
                 self.classes.len() - 1
             }
-            None => match self.classes.iter().position(|class| class.ops == 0 && class.best_us.is_none()) {
-                Some(at) => at,
-                None => return,
-            },
+            None => {
+                match self.classes.iter().position(|class| class.ops == 0 && class.best_us[1].is_none()) {
+                    Some(at) => at,
+                    None => return,
+                }
+            }
         };
         let class = &mut self.classes[at];
         class.ops += 1;
@@ -238,8 +246,14 @@ impl Timing {
             let now_us = *times.select_nth_unstable(middle).1;
             let per_s = class.ops as f64 * weight * 1000.0 / span_ms as f64;
             let SizeClass { func, bytes, best_us, .. } = *class;
-            transport.push(Transport { func, bytes, now_us, best_us, per_s });
-            class.best_us = Some(best_us.map_or(now_us, |best| best.min(now_us)));
+            transport.push(Transport { func, bytes, now_us, best_us: best_us[1], per_s });
+            class.best_us = match best_us {
+                [Some(first), _] if now_us < first => [Some(now_us), Some(first)],
+                [Some(first), second] => {
+                    [Some(first), Some(second.map_or(now_us, |second| second.min(now_us)))]
+                }
+                [None, _] => [Some(now_us), None],
+            };
         }
         self.restart(ops, now_ms);
         Some(Window { span_ms, late, transport })

@@ -199,6 +199,24 @@ fn a_send_that_nobody_receives() {
 }
 
 #[test]
+fn in_an_all_to_all_of_sends_only_the_rank_that_did_not_come_is_named() {
+    let mut world = World::of(4);
+    for at in 0..4_u32 {
+        let mut one = comm(9, at, 4, 4);
+        let far = if at == 3 { OUT } else { IN };
+        for peer in (0..4).filter(|peer| *peer != at) {
+            for send in [true, false] {
+                one.p2p.push(P2p { peer, send, kernel_us: 0, progress: progress(far, 0) });
+            }
+        }
+        world.ranks[at as usize].comms.push(one);
+    }
+    let found = world.found(30);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!((found[0].class, pids(&found[0])), (Class::NonCommunicationHang, vec![3]));
+}
+
+#[test]
 fn ranks_that_wait_for_each_other_are_a_circle() {
     let world = World::of(3).collective(1, Func::AllReduce, &[(0, IN), (1, OUT), (2, OUT)]).collective(
         1,
