@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::c4d::confirm::Candidate;
 use crate::c4d::finding::{Class, Finding, MAX_NAMED, Operation, State, Who};
+use crate::c4d::link::{Edge, Place, hot, places};
 use crate::c4d::picture::{Comm, Picture, Rank};
 use crate::c4d::settings::Settings;
 use crate::c4d::timing::{Late, Window};
@@ -17,6 +18,9 @@ const SURE: f64 = 0.9;
 
 /// How sure it is where only the whole pipeline is known to be late, not which stage.
 const ONE_OF_PIPELINE: f64 = 0.4;
+
+/// How much surer it is, against that, once the network's steps show a slow connection in it.
+const PLACED: f64 = 2.0;
 
 /// What is taken off where records were lost within the window.
 const LOST: f64 = 0.7;
@@ -76,12 +80,11 @@ pub(super) fn candidates(
         return Vec::new();
     }
     let mut pipelines = pipelines(picture);
+    let alike: BTreeSet<usize> =
+        picture.live_comms().filter(|(_, comm)| !crosses(comm, &mut pipelines)).map(|(at, _)| at).collect();
     let mut cases: Vec<Case> = Vec::new();
-    for (at, window) in windows.iter().filter(|(_, window)| !window.late.is_empty()) {
+    for (at, window) in windows.iter().filter(|(at, _)| alike.contains(at) && !slow.contains(at)) {
         let Some(comm) = picture.comm(*at) else { continue };
-        if crosses(comm, &mut pipelines) || slow.contains(at) {
-            continue;
-        }
         for late in &window.late {
             let Some(member) = comm.members.get(late.place).and_then(Option::as_ref) else { continue };
             let excused = works_more(picture, comm, member.who, settings);
@@ -89,15 +92,21 @@ pub(super) fn candidates(
         }
     }
     let window_ms = now_ms.saturating_sub(picture.window_since_ms.unwrap_or(now_ms));
+    let waits = Waits::new(picture, windows, window_ms);
     let roots = without_victims(picture, &cases, slow, &mut pipelines);
+    join_coupled(picture, &roots, &alike, &mut pipelines);
     let groups = by_pipeline(picture, &roots, &mut pipelines);
     let mut candidates = Vec::new();
     let mut nodes: BTreeMap<NodeId, Vec<Case>> = BTreeMap::new();
     for group in groups {
-        let culprits = culprits(picture, &group, window_ms);
+        let culprits = culprits(picture, &group, &waits);
         if culprits.is_empty() && !group.iter().any(|case| case.excused) {
+            let places = places_within(picture, &group, &mut pipelines, settings);
+            if places.is_empty() {
+                candidates.extend(finding(picture, &group, true, now_ms));
+            }
+            candidates.extend(places.iter().filter_map(|place| connection(picture, &group, place, now_ms)));
             want_steps(picture, &group, now_ms, settings);
-            candidates.extend(finding(picture, &group, true, now_ms));
         }
         for case in culprits.into_iter().filter(|case| !case.excused) {
             if let Some(rank) = picture.rank(case.who) {
@@ -174,6 +183,22 @@ fn without_victims(
     roots
 }
 
+/// Ranks that are late elsewhere, and meet in a communicator in which none of them is, are late together: those of a tensor
+/// group, for one of them or for what one of them waits for.
+fn join_coupled(picture: &Picture, roots: &[Case], alike: &BTreeSet<usize>, pipelines: &mut Groups) {
+    let late: BTreeSet<(usize, usize)> = roots.iter().map(|case| (case.comm, case.who)).collect();
+    let late_comms: BTreeSet<usize> = roots.iter().map(|case| case.comm).collect();
+    let mut first_in: BTreeMap<usize, usize> = BTreeMap::new();
+    for (_, who) in &late {
+        let seats = picture.rank(*who).map(|rank| rank.seats.as_slice()).unwrap_or_default();
+        for seat in seats.iter().filter(|seat| alike.contains(&seat.comm) && !late_comms.contains(&seat.comm))
+        {
+            let first = *first_in.entry(seat.comm).or_insert(*who);
+            pipelines.join(first, *who);
+        }
+    }
+}
+
 /// Late ranks of the same pipeline together: a slow stage makes all others late.
 fn by_pipeline(picture: &Picture, roots: &[Case], pipelines: &mut Groups) -> Vec<Vec<Case>> {
     let mut groups: BTreeMap<usize, Vec<Case>> = BTreeMap::new();
@@ -183,17 +208,46 @@ fn by_pipeline(picture: &Picture, roots: &[Case], pipelines: &mut Groups) -> Vec
     groups.into_values().collect()
 }
 
-/// The late ranks of a pipeline that make it late: of the time that a rank is late, what it did not itself wait longer than
-/// its like in sends and receives is its own part. Empty: no stage stands out.
-fn culprits(picture: &Picture, group: &[Case], window_ms: u64) -> Vec<Case> {
-    let window_us = window_ms.max(1) as f64 * 1000.0;
+/// How long ranks wait for others: the share of the time that they are inside of sends, receives and collectives.
+struct Waits<'a> {
+    windows: &'a BTreeMap<usize, Window>,
+    /// Over all communicators, by place in the picture.
+    all: Vec<f64>,
+}
+
+impl<'a> Waits<'a> {
+    fn new(picture: &Picture, windows: &'a BTreeMap<usize, Window>, window_ms: u64) -> Self {
+        let window_us = window_ms.max(1) as f64 * 1000.0;
+        let mut all = vec![0.0; picture.ranks.len()];
+        for (who, rank) in picture.live_ranks() {
+            all[who] = rank.p2p_us as f64 / window_us;
+        }
+        for (at, window) in windows {
+            let Some(comm) = picture.comm(*at) else { continue };
+            for (place, member) in comm.known() {
+                all[member.who] += window.inside.get(place).copied().unwrap_or(0.0);
+            }
+        }
+        Self { windows, all }
+    }
+
+    /// Everywhere but in one communicator.
+    fn elsewhere(&self, at: usize, place: usize, who: usize) -> f64 {
+        let here = self.windows.get(&at).and_then(|window| window.inside.get(place)).copied().unwrap_or(0.0);
+        self.all[who] - here
+    }
+}
+
+/// The late ranks of a pipeline that make it late: of the time that a rank is late, what it did not itself wait longer
+/// than its like elsewhere is its own part. Empty: no stage stands out.
+fn culprits(picture: &Picture, group: &[Case], waits: &Waits<'_>) -> Vec<Case> {
     let own_part = |case: &Case| {
         let comm = picture.comm(case.comm)?;
-        let waited = |who: usize| picture.rank(who).map_or(0, |rank| rank.p2p_us);
-        let mut like: Vec<u64> = comm.known().map(|(_, member)| waited(member.who)).collect();
+        let like = comm.known().map(|(place, member)| waits.elsewhere(case.comm, place, member.who));
+        let mut like: Vec<f64> = like.collect();
         let middle = like.len().checked_sub(1)? / 2;
-        let usual = *like.select_nth_unstable(middle).1;
-        let more = (waited(case.who) as f64 - usual as f64) / window_us;
+        let usual = *like.select_nth_unstable_by(middle, f64::total_cmp).1;
+        let more = waits.elsewhere(case.comm, case.late.place, case.who) - usual;
         Some(1.0 - more / case.late.share.max(f64::MIN_POSITIVE))
     };
     let parts: Vec<f64> = group.iter().map(|case| own_part(case).unwrap_or(0.0)).collect();
@@ -224,6 +278,46 @@ fn want_steps(picture: &mut Picture, group: &[Case], now_ms: u64, settings: &Set
     for id in comms {
         picture.matrix.want(id, now_ms + 3 * settings.window_ms);
     }
+}
+
+/// Slow connections between the stages of a pipeline that is late.
+fn places_within(
+    picture: &Picture,
+    group: &[Case],
+    pipelines: &mut Groups,
+    settings: &Settings,
+) -> Vec<Place> {
+    let Some(top) = group.first().map(|case| pipelines.top(case.who)) else { return Vec::new() };
+    let (hot, all, _) = hot(picture, settings);
+    let within = |edge: &&Edge| pipelines.top(edge.0) == top && pipelines.top(edge.1) == top;
+    let hot: Vec<Edge> = hot.iter().filter(within).copied().collect();
+    places(picture, &hot, &all)
+}
+
+/// The finding about a slow connection between stages.
+fn connection(picture: &Picture, group: &[Case], place: &Place, now_ms: u64) -> Option<Candidate> {
+    let Candidate { finding: late, .. } = finding(picture, group, true, now_ms)?;
+    let edge = |(from, to): &Edge| place.ranks.contains(from) && place.ranks.contains(to);
+    let cell = picture.matrix.cells.iter().find(|(ends, _)| edge(ends))?.1;
+    let comm = picture.comm(cell.comm)?;
+    let operation =
+        Operation { comm: comm.id, name: comm.name.clone(), nranks: comm.nranks, func: None, seq: None };
+    let ranks = place.ranks.iter().filter_map(|who| picture.rank(*who));
+    let mut suspects: Vec<Who> = ranks.map(|rank| rank.named(comm)).collect();
+    suspects.sort();
+    let worst = group.iter().max_by(|a, b| a.late.share.total_cmp(&b.late.share))?;
+    let finding = Finding {
+        class: Class::CommunicationSlow,
+        subject: place.subject.clone(),
+        suspects_total: suspects.len(),
+        suspects,
+        message: words::slow_pipeline(&operation, &worst.late, place),
+        confidence: late.confidence * PLACED,
+        // It is judged with the communicators that are late for it.
+        operation: late.operation.clone(),
+        ..late
+    };
+    Some(Candidate { key: (Class::CommunicationSlow, place.subject.clone(), 1), finding })
 }
 
 impl Rank {

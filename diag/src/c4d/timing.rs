@@ -59,6 +59,8 @@ struct Sum {
     ops: u32,
     late: u32,
     late_us: u64,
+    /// Time inside, over all its operations.
+    inside_us: u64,
 }
 
 /// The last to come, over operations of one function and size.
@@ -102,6 +104,8 @@ pub(super) struct Transport {
 pub(super) struct Window {
     pub span_ms: u64,
     pub late: Vec<Late>,
+    /// Share of the time that each member was inside, by place.
+    pub inside: Vec<f64>,
     pub transport: Vec<Transport>,
 }
 
@@ -171,6 +175,7 @@ impl Timing {
         for (sum, time) in self.sums.iter_mut().zip(&op.times_us).filter(|(_, time)| **time > 0) {
             sum.ops += 1;
             let time = u64::from(*time);
+            sum.inside_us += time;
             let wait = median.saturating_sub(time);
             if wait >= least && time <= near_last {
                 sum.late += 1;
@@ -181,25 +186,24 @@ impl Timing {
 
     fn note_last(&mut self, op: &Op, last_us: u32) {
         let same = |class: &SizeClass| class.func == op.func && class.bytes == op.bytes;
-        let at = match self.classes.iter().position(same) {
-            Some(at) => at,
-            None if self.classes.len() < MAX_CLASSES => {
-                let (func, bytes) = (op.func, op.bytes);
-                self.classes.push(SizeClass {
-                    func,
-                    bytes,
-                    last_us: VecDeque::new(),
-                    ops: 0,
-                    best_us: [None; 2],
-                });
-                self.classes.len() - 1
-            }
-            None => {
-                match self.classes.iter().position(|class| class.ops == 0 && class.best_us[1].is_none()) {
-                    Some(at) => at,
-                    None => return,
-                }
-            }
+        let unused = |class: &SizeClass| class.ops == 0 && class.best_us[1].is_none();
+        let fresh = || SizeClass {
+            func: op.func,
+            bytes: op.bytes,
+            last_us: VecDeque::new(),
+            ops: 0,
+            best_us: [None; 2],
+        };
+        let at = if let Some(at) = self.classes.iter().position(same) {
+            at
+        } else if self.classes.len() < MAX_CLASSES {
+            self.classes.push(fresh());
+            self.classes.len() - 1
+        } else if let Some(at) = self.classes.iter().position(unused) {
+            self.classes[at] = fresh();
+            at
+        } else {
+            return;
         };
         let class = &mut self.classes[at];
         class.ops += 1;
@@ -239,6 +243,7 @@ impl Timing {
             share: sum.late_us as f64 * weight / span_us,
         });
         let late: Vec<Late> = late.filter(|one| one.share >= settings.slow_share).collect();
+        let inside = self.sums.iter().map(|sum| sum.inside_us as f64 * weight / span_us).collect();
         let mut transport = Vec::new();
         for class in self.classes.iter_mut().filter(|class| class.last_us.len() >= MIN_TIMES) {
             let mut times: Vec<u32> = class.last_us.iter().copied().collect();
@@ -256,7 +261,7 @@ impl Timing {
             };
         }
         self.restart(ops, now_ms);
-        Some(Window { span_ms, late, transport })
+        Some(Window { span_ms, late, inside, transport })
     }
 
     fn restart(&mut self, ops: u64, now_ms: u64) {

@@ -238,6 +238,16 @@ pub(super) fn straggler(
     )
 }
 
+/// A pipeline that is late because a connection of it is slow.
+pub(super) fn slow_pipeline(operation: &Operation, worst: &Late, place: &Place) -> String {
+    format!(
+        "sends of {} take long, and a whole pipeline is late for it, {} % of the time: the transport; {}",
+        comm(operation),
+        number(worst.share * 100.0),
+        place.words
+    )
+}
+
 /// A transport that is slow.
 pub(super) fn slow(operation: &Operation, worst: &Slow, place: Option<&Place>) -> String {
     let func = worst.shown.func.text();

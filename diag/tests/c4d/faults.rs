@@ -237,3 +237,15 @@ fn a_connection_that_is_slow() {
         },
     );
 }
+
+#[test]
+fn a_connection_of_a_pipeline_that_is_slow() {
+    let start = begun(40_000);
+    let shape = Shape::SMALL;
+    for rank in (0..shape.ranks()).filter(|rank| shape.stage(*rank) + 1 < shape.pp).step_by(5) {
+        let mut watch = start.clone();
+        watch.job.plan.events.push(Event::SlowPipe { rank, at_ms: 40_700, factor: 100.0 });
+        watch.until(90_000);
+        watch.names(Class::CommunicationSlow, &[rank, rank + shape.tp]);
+    }
+}

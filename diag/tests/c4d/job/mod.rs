@@ -65,7 +65,9 @@ pub enum Event {
     SlowNode { node: usize, at_ms: u64, factor: f64 },
     /// What the rank sends to the next one in its data parallel ring takes so many times longer.
     SlowLink { rank: usize, at_ms: u64, factor: f64 },
-    /// It does not arrive.
+    /// What the rank sends to the next stage of its pipeline does.
+    SlowPipe { rank: usize, at_ms: u64, factor: f64 },
+    /// What it sends to the next one in its data parallel ring does not arrive.
     StuckLink { rank: usize, at_ms: u64 },
     /// All ranks stop for so long at the end of a step, and do something else: with `io` they write, with `gpu` they compute.
     AllPause { at_ms: u64, for_ms: u64, io: bool, gpu: bool },

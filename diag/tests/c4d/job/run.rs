@@ -346,10 +346,23 @@ impl Job {
                 let pair = &mut self.pairs[from][usize::from(forward)];
                 *pair = (pair.0 + 1, now_us);
                 if pair.0 == 2 {
-                    self.heap.push(Reverse((now_us + TRANSPORT_US, Next::Pair(from, forward))));
+                    let time = self.send_us(from, forward);
+                    self.heap.push(Reverse((now_us + time, Next::Pair(from, forward))));
                 }
             }
         }
+    }
+
+    fn send_us(&self, from: usize, forward: bool) -> u64 {
+        let slow = self.plan.events.iter().find_map(|event| match *event {
+            Event::SlowPipe { rank, at_ms, factor }
+                if rank == from && forward && at_ms * 1000 <= self.now_us =>
+            {
+                Some(factor)
+            }
+            _ => None,
+        });
+        (TRANSPORT_US as f64 * slow.unwrap_or(1.0)) as u64
     }
 
     /// A pipeline's connection: the rank before it, and whether the data goes forward.

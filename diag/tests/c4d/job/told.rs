@@ -160,7 +160,7 @@ impl Job {
             });
         }
         if shape.pp > 1 {
-            comms.push(self.pipeline_told(rank, over, calls_only));
+            comms.push(self.pipeline_told(rank, wanted, over, calls_only));
         }
         if self.plan.events.iter().any(|event| matches!(event, Event::Popular { .. })) {
             comms.push(experts_told(rank, shape.ranks(), now_us, popular));
@@ -168,7 +168,13 @@ impl Job {
         comms
     }
 
-    fn pipeline_told(&mut self, rank: usize, ended: bool, calls_only: bool) -> Comm {
+    fn pipeline_told(
+        &mut self,
+        rank: usize,
+        wanted: &std::collections::BTreeSet<u64>,
+        ended: bool,
+        calls_only: bool,
+    ) -> Comm {
         let shape = self.plan.shape;
         let (now_us, stage) = (self.now_us, shape.stage(rank));
         let mut p2p = Vec::new();
@@ -185,8 +191,31 @@ impl Job {
             p2p.push(P2p { peer: peer as u32, send, kernel_us, progress });
         }
         let (replica, t) = (rank / (shape.tp * shape.pp), rank % shape.tp);
+        let id = id(3, replica * shape.tp + t);
+        let mut steps = Vec::new();
+        if wanted.contains(&id) {
+            let slow = self.plan.events.iter().any(|event| {
+                matches!(*event, Event::SlowPipe { rank: one, at_ms, .. } if one == rank && at_ms * 1000 <= now_us)
+            });
+            for peer in
+                [stage.checked_sub(1), Some(stage + 1)].into_iter().flatten().filter(|peer| *peer < shape.pp)
+            {
+                let wire_us = 64 * if slow && peer > stage { STEP_US * 20 } else { STEP_US };
+                let (peer, gpu_us, credit_us) = (peer as u32, 64 * 100, 64 * 5);
+                steps.push(StepWait {
+                    peer,
+                    channel: 0,
+                    send: true,
+                    steps: 64,
+                    gpu_us,
+                    credit_us,
+                    wire_us,
+                    open: None,
+                });
+            }
+        }
         Comm {
-            id: id(3, replica * shape.tp + t),
+            id,
             name: "pp".into(),
             rank: stage as u32,
             nranks: shape.pp as u32,
@@ -196,7 +225,7 @@ impl Job {
             collectives: Vec::new(),
             p2p,
             samples: Vec::new(),
-            steps: Vec::new(),
+            steps,
         }
     }
 
