@@ -67,9 +67,9 @@ impl Watch {
         }
     }
 
-    /// Runs until something is confirmed.
+    /// Runs until something is confirmed with its place.
     fn until_found(&mut self, to_ms: u64) {
-        while self.now_ms < to_ms && self.confirmed().next().is_none() {
+        while self.now_ms < to_ms && self.confirmed().all(|(_, one)| one.suspects.is_empty()) {
             self.window();
         }
     }
@@ -124,9 +124,13 @@ impl Row {
 /// A kind of fault: what it is called, the fault at a place, how it must be named, how long it may take.
 type Kind = (&'static str, fn(usize, u64) -> Event, fn(usize) -> (Class, Vec<usize>), u64);
 
-const NEXT: usize = LARGE.tp * LARGE.pp;
+/// A rank and the next one in its data parallel ring.
+fn link(rank: usize) -> Vec<usize> {
+    let next = (rank + LARGE.tp * LARGE.pp) % LARGE.ranks();
+    vec![rank.min(next), rank.max(next)]
+}
 
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 6] = [
     (
         "16,384 ranks: a rank's program stops",
         |rank, at_ms| Event::HostHang { rank, at_ms, until_ms: None },
@@ -154,11 +158,14 @@ const KINDS: [Kind; 5] = [
     (
         "16,384 ranks: a connection is stuck",
         |rank, at_ms| Event::StuckLink { rank, at_ms },
-        |rank| {
-            let next = (rank + NEXT) % LARGE.ranks();
-            (Class::CommunicationHang, vec![rank.min(next), rank.max(next)])
-        },
+        |rank| (Class::CommunicationHang, link(rank)),
         30_000,
+    ),
+    (
+        "16,384 ranks: a connection is slow",
+        |rank, at_ms| Event::SlowLink { rank, at_ms, until_ms: None, factor: 200.0 },
+        |rank| (Class::CommunicationSlow, link(rank)),
+        45_000,
     ),
 ];
 
@@ -194,7 +201,8 @@ fn large(places: usize, all_right: &mut bool) {
             watch.until(watch.now_ms + 3_000);
             let (class, ranks) = named(rank);
             let last = watch.confirmed().last().cloned();
-            watch.said.retain(|(_, one)| class != Class::CommunicationHang || !one.suspects.is_empty());
+            // Until the network's steps are recorded a transport is named without its place.
+            watch.said.retain(|(_, one)| class != one.class || !one.suspects.is_empty());
             let right = watch.names(class, &ranks);
             if !right {
                 let last = last.map(|(at, one)| (at, one.class, one.message));

@@ -36,8 +36,8 @@ use suspects::{Scene, of_causes, of_circle};
 use timing::Window;
 
 /// Takes the digests of one window and judges what is known then. Once a second, also when no digest came: silence is told
-/// by time alone. `now_ms` is the judging node's own clock, which never goes back. Returns what changed: findings that are
-/// new, that name others than before, or that are withdrawn.
+/// by time alone. `now_ms` is the judging node's own clock, which never goes back; `settings` hold (`Settings::check`).
+/// Returns what changed: findings that are new, that name others than before, or that are withdrawn.
 pub fn step(state: &mut Picture, digests: &[Digest], now_ms: u64, settings: &Settings) -> Vec<Finding> {
     for digest in digests {
         state.take(digest, now_ms, settings);

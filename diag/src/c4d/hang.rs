@@ -215,10 +215,11 @@ impl Walk<'_> {
         };
         let ended = with(End::Ended, &ProcessState::ended);
         let paused = with(End::Paused, &|state| state == ProcessState::Stopped);
-        let silent = meeting.waiting.iter().filter(|who| {
-            let rank = self.picture.rank(**who);
-            !rank.is_some_and(|rank| self.picture.tells(rank, self.at.now_ms, self.at.silent_ms))
-        });
+        let known = |who: &usize| {
+            let comm = self.picture.comm(key.comm);
+            comm.is_some_and(|comm| self.picture.knows(comm, *who, self.at))
+        };
+        let silent = meeting.waiting.iter().filter(|who| !known(who));
         let silent: Vec<_> = silent.map(|who| (self.dark(*who), Some(*who), key)).collect();
         let still_ms = self.at.now_ms.saturating_sub(meeting.moved_ms);
         for found in [ended, paused, silent] {

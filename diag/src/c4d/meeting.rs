@@ -74,8 +74,11 @@ impl Picture {
     pub(super) fn open_in(&self, place: usize, at: At) -> Vec<Key> {
         let Some(comm) = self.comm(place).filter(|comm| !comm.ended) else { return Vec::new() };
         let mut keys = BTreeSet::new();
-        let telling: Vec<&Member> =
-            comm.known().map(|(_, member)| member).filter(|member| self.knows(member, at)).collect();
+        let telling: Vec<&Member> = comm
+            .known()
+            .map(|(_, member)| member)
+            .filter(|member| self.knows(comm, member.who, at))
+            .collect();
         let funcs: BTreeSet<Func> =
             telling.iter().flat_map(|member| member.funcs.iter().map(|(func, _)| *func)).collect();
         for func in funcs {
@@ -118,21 +121,22 @@ impl Picture {
         }
     }
 
-    fn knows(&self, member: &Member, at: At) -> bool {
-        self.rank(member.who).is_some_and(|rank| {
-            // One that has ended is known for good, also when its node stopped to tell of it.
-            rank.state.ended() || self.tells(rank, at.now_ms, at.silent_ms)
-        })
+    /// Whether it is known how far a rank is in what stands still: it tells of itself, or told late enough after everything
+    /// stopped, or has ended and will never come.
+    pub(super) fn knows(&self, comm: &Comm, who: usize, at: At) -> bool {
+        let Some(rank) = self.rank(who) else { return false };
+        let told = rank.heard_ms >= comm.moved_ms.saturating_add(at.silent_ms) && rank.unavailable.is_none();
+        rank.state.ended() || told || self.tells(rank, at.now_ms, at.silent_ms)
     }
 
     fn collective(&self, comm: &Comm, func: Func, at: At) -> Meeting {
         let kernels = |member: &Member| self.rank(member.who).is_some_and(|rank| rank.kernels);
         let members = || comm.known().map(|(_, member)| (member, member.count(func)));
         // The count that whoever waits needs everybody to have come to.
-        let seeing =
-            members().filter(|(member, count)| kernels(member) && count.is_open() && self.knows(member, at));
+        let seeing = members()
+            .filter(|(member, count)| kernels(member) && count.is_open() && self.knows(comm, member.who, at));
         let needed = seeing.map(|(_, count)| count.finished + 1).max().or_else(|| {
-            let known = members().filter(|(member, _)| self.knows(member, at));
+            let known = members().filter(|(member, _)| self.knows(comm, member.who, at));
             known.map(|(_, count)| count.enqueued + 1).min()
         });
         let needed = needed.unwrap_or(1);
@@ -146,7 +150,7 @@ impl Picture {
             }
             // One that is inside an earlier one waits too: it needs the same ranks.
             let inside = come >= needed || (kernels(member) && count.is_open());
-            match (self.knows(member, at), inside) {
+            match (self.knows(comm, member.who, at), inside) {
                 (false, _) => meeting.unknown.push(member.who),
                 (true, true) => meeting.waiting.push(member.who),
                 (true, false) => meeting.missing.push(member.who),
@@ -164,7 +168,7 @@ impl Picture {
             Some((member, told))
         };
         let ends = [end(from, Peer { rank: to, send: true }), end(to, Peer { rank: from, send: false })];
-        let known = ends.iter().flatten().filter(|(member, _)| self.knows(member, at));
+        let known = ends.iter().flatten().filter(|(member, _)| self.knows(comm, member.who, at));
         let open = known.filter_map(|(_, count)| *count).filter(Count::is_open);
         let needed = open.map(|count| count.finished + 1).max().unwrap_or(1);
         let mut meeting = Meeting { seq: needed - 1, ..Meeting::default() };
@@ -177,7 +181,7 @@ impl Picture {
             match count {
                 // One that is through waits for nobody here.
                 Some(count) if count.finished >= needed => {}
-                Some(count) if self.knows(member, at) => {
+                Some(count) if self.knows(comm, member.who, at) => {
                     let inside = count.started >= needed || count.is_open();
                     if inside { meeting.waiting.push(member.who) } else { meeting.missing.push(member.who) }
                 }

@@ -222,7 +222,7 @@ fn a_connection_that_is_slow() {
     at_every_place(
         &start,
         42_000,
-        |rank, at_ms| Event::SlowLink { rank, at_ms, factor: 200.0 },
+        |rank, at_ms| Event::SlowLink { rank, at_ms, until_ms: None, factor: 200.0 },
         |watch, rank, _| {
             let shape = watch.job.plan.shape;
             let next = (rank + shape.tp * shape.pp) % shape.ranks();

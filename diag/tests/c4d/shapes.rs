@@ -3,20 +3,19 @@
 use std::collections::BTreeSet;
 
 use diag::c4d::digest::{
-    Collective, Comm, Digest, Func, Gpu, MAX_COMMS, MAX_P2P, MAX_RANKS, MAX_SAMPLES, MAX_STEPS, P2p, Process,
-    ProcessState, Progress, Rank, Sample, StepState, StepWait, Telemetry,
+    Collective, Comm, Digest, Func, Gpu, P2p, Process, ProcessState, Progress, Rank, StepState, StepWait,
+    Telemetry,
 };
 use diag::c4d::finding::{Class, Finding, State};
-use diag::c4d::picture::{BYTES_BESIDE, BYTES_PER_RANK, Picture};
+use diag::c4d::picture::Picture;
 use diag::c4d::settings::Settings;
 use diag::c4d::step;
 use diag::measurement::Subject;
-use proptest::prelude::*;
 
 /// How far a rank is: called, begun, ended.
-type Far = (u64, u64, u64);
+pub type Far = (u64, u64, u64);
 
-fn progress(far: Far, age_ms: u64) -> Progress {
+pub fn progress(far: Far, age_ms: u64) -> Progress {
     Progress {
         enqueued: far.0,
         started: far.1,
@@ -28,7 +27,7 @@ fn progress(far: Far, age_ms: u64) -> Progress {
     }
 }
 
-fn comm(id: u64, rank: u32, nranks: u32, nnodes: u32) -> Comm {
+pub fn comm(id: u64, rank: u32, nranks: u32, nnodes: u32) -> Comm {
     Comm {
         id,
         name: String::new(),
@@ -44,7 +43,7 @@ fn comm(id: u64, rank: u32, nranks: u32, nnodes: u32) -> Comm {
     }
 }
 
-fn rank(pid: u32) -> Rank {
+pub fn rank(pid: u32) -> Rank {
     Rank {
         pid,
         task: None,
@@ -57,18 +56,18 @@ fn rank(pid: u32) -> Rank {
 }
 
 /// A job of one rank a node; its communicators are told alike in every window.
-struct World {
-    ranks: Vec<Rank>,
+pub struct World {
+    pub ranks: Vec<Rank>,
     silent: BTreeSet<usize>,
 }
 
 impl World {
-    fn of(count: usize) -> Self {
+    pub fn of(count: usize) -> Self {
         Self { ranks: (0..count).map(|at| rank(1000 + at as u32)).collect(), silent: BTreeSet::new() }
     }
 
     /// A communicator in which each of these ranks is so far with a function.
-    fn collective(mut self, id: u64, func: Func, ranks: &[(usize, Far)]) -> Self {
+    pub fn collective(mut self, id: u64, func: Func, ranks: &[(usize, Far)]) -> Self {
         for (place, (at, far)) in ranks.iter().enumerate() {
             let comms = &mut self.ranks[*at].comms;
             if comms.iter().all(|comm| comm.id != id) {
@@ -112,22 +111,22 @@ impl World {
         (picture, said)
     }
 
-    fn found(&self, seconds: u64) -> Vec<Finding> {
+    pub fn found(&self, seconds: u64) -> Vec<Finding> {
         self.still(seconds).1
     }
 }
 
 /// The birth of a hand-made communicator is its longest gap; without that memory the floor holds.
-fn settings() -> Settings {
+pub fn settings() -> Settings {
     Settings { ceiling_ms: 10_000, ..Settings::default() }
 }
 
-fn pids(finding: &Finding) -> Vec<u32> {
+pub fn pids(finding: &Finding) -> Vec<u32> {
     finding.suspects.iter().map(|who| who.pid - 1000).collect()
 }
 
-const IN: Far = (10, 10, 9);
-const OUT: Far = (9, 9, 9);
+pub const IN: Far = (10, 10, 9);
+pub const OUT: Far = (9, 9, 9);
 const CALLED: Far = (10, 9, 9);
 
 // O10: which ranks have not come.
@@ -310,128 +309,4 @@ fn a_digest_that_breaks_its_bounds_leaves_its_node_unknown() {
         "{:?}",
         coverage.gaps
     );
-}
-
-/// The largest digest that the check lets pass, different for each node and window.
-fn fullest(node: u32, number: u64, same_comms: bool) -> Digest {
-    let member = |pid: u32, index: u64| {
-        let id = if same_comms { index } else { index + 1000 * u64::from(pid / 2) + 1_000_000 * number };
-        let mut one = comm(id, node * MAX_RANKS as u32 + pid, 65_536, 2);
-        let far = (number + 1, number + 1, number);
-        one.age_ms = 1000;
-        one.collectives = Func::ALL.map(|func| Collective { func, progress: progress(far, 0) }).into();
-        one.p2p = (0..MAX_P2P as u32)
-            .map(|peer| P2p {
-                peer: peer + number as u32,
-                send: true,
-                kernel_us: 1,
-                progress: progress(far, 0),
-            })
-            .collect();
-        one.samples = (0..MAX_SAMPLES as u64)
-            .map(|at| Sample { func: Func::AllReduce, seq: 8 * number + at, bytes: at, kernel_us: 5 })
-            .collect();
-        let wait = |peer: u32| StepWait {
-            peer,
-            channel: 0,
-            send: true,
-            steps: 9,
-            gpu_us: 0,
-            credit_us: 0,
-            wire_us: 0,
-            open: None,
-        };
-        one.steps = (0..MAX_STEPS as u32).map(wait).collect();
-        one
-    };
-    let full = |pid: u32| Rank {
-        comms: (0..MAX_COMMS as u64).map(|index| member(pid, index)).collect(),
-        ..rank(pid)
-    };
-    Digest { node, number, ending: false, ranks: (0..MAX_RANKS as u32).map(full).collect() }
-}
-
-#[test]
-fn memory_stays_within_what_is_stated() {
-    for same_comms in [true, false] {
-        let mut picture = Picture::new(vec!["n0".into(), "n1".into()]);
-        let mut largest = 0;
-        for number in 0..6 {
-            let digests = [fullest(0, number, same_comms), fullest(1, number, same_comms)];
-            digests.iter().for_each(|digest| digest.check().unwrap());
-            step(&mut picture, &digests, 10_000 + number * 4000, &Settings::default());
-            largest = largest.max(picture.bytes());
-        }
-        let bound = 2 * MAX_RANKS * BYTES_PER_RANK + BYTES_BESIDE;
-        assert!(largest <= bound, "{largest} of {bound} bytes");
-        let a_rank = largest / (2 * MAX_RANKS);
-        assert!(a_rank > BYTES_PER_RANK / 2, "{a_rank} bytes a rank: the bound says nothing");
-    }
-}
-
-#[test]
-fn processes_that_come_and_go_do_not_pile_up() {
-    let mut picture = Picture::new(vec!["n0".into()]);
-    let mut sizes = Vec::new();
-    for number in 0..300_u32 {
-        let mut ranks: Vec<Rank> = (0..MAX_RANKS as u32).map(|pid| rank(number * 1000 + pid)).collect();
-        for (at, rank) in ranks.iter_mut().enumerate() {
-            rank.comms.push(comm(u64::from(number), at as u32, MAX_RANKS as u32, 1));
-        }
-        let digest = Digest { node: 0, number: u64::from(number), ending: false, ranks };
-        step(&mut picture, &[digest], u64::from(number) * 1000, &Settings::default());
-        sizes.push(picture.bytes());
-    }
-    assert!(sizes[299] <= sizes[10] * 2, "{} after 10, {} after 300", sizes[10], sizes[299]);
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    /// Whatever a user's processes make of their numbers, nothing panics, and findings stay few and short.
-    #[test]
-    fn no_digest_upsets_the_rules(
-        far in proptest::collection::vec((0u64..4, 0u64..4, 0u64..4, 0u64..30_000, any::<bool>()), 24),
-        states in proptest::collection::vec(0usize..6, 6),
-        times in proptest::collection::vec(0u32..u32::MAX, 24),
-    ) {
-        let all = [
-            ProcessState::Running, ProcessState::Sleeping, ProcessState::Blocked, ProcessState::Stopped,
-            ProcessState::Zombie, ProcessState::Gone,
-        ];
-        let mut picture = Picture::new((0..6).map(|at| format!("n{at}")).collect());
-        for second in 0..40_u64 {
-            let mut digests = Vec::new();
-            for node in 0..6_usize {
-                let mut one = rank(1);
-                one.process.state = all[states[node]];
-                one.kernels = times[node] % 5 > 0;
-                for at in 0..4 {
-                    let (a, b, c, age, odd) = far[node * 4 + at];
-                    let mut counts = [a, b, c];
-                    counts.sort_unstable();
-                    let moving = if odd { second / 8 } else { 0 };
-                    let far = (counts[2] + moving, counts[1] + moving, counts[0] + moving);
-                    let mut comm = comm(at as u64 % 3, node as u32, 6, 6);
-                    comm.age_ms = age;
-                    comm.collectives.push(Collective { func: Func::ALL[at], progress: progress(far, age) });
-                    let peer = (node as u32 + at as u32) % 6;
-                    comm.p2p.push(P2p { peer, send: odd, kernel_us: times[at], progress: progress(far, age) });
-                    let kernel_us = times[(node * 4 + at + second as usize) % 24];
-                    comm.samples.push(Sample { func: Func::AllReduce, seq: second, bytes: 8, kernel_us });
-                    if at < 3 {
-                        one.comms.push(comm);
-                    }
-                }
-                digests.push(Digest { node: node as u32, number: second, ending: false, ranks: vec![one] });
-            }
-            let changes = step(&mut picture, &digests, second * 1000, &settings());
-            prop_assert!(changes.len() <= 64);
-            for one in &changes {
-                prop_assert!((0.0..=1.0).contains(&one.confidence));
-                prop_assert!(one.message.len() < 4_000 && !one.message.contains('\n'));
-                prop_assert!(one.since_ms <= second * 1000);
-            }
-        }
-    }
 }

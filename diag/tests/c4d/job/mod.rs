@@ -64,7 +64,7 @@ pub enum Event {
     /// All ranks of a node do.
     SlowNode { node: usize, at_ms: u64, factor: f64 },
     /// What the rank sends to the next one in its data parallel ring takes so many times longer.
-    SlowLink { rank: usize, at_ms: u64, factor: f64 },
+    SlowLink { rank: usize, at_ms: u64, until_ms: Option<u64>, factor: f64 },
     /// What the rank sends to the next stage of its pipeline does.
     SlowPipe { rank: usize, at_ms: u64, factor: f64 },
     /// What it sends to the next one in its data parallel ring does not arrive.
@@ -85,6 +85,21 @@ pub enum Event {
     Cancelled { at_ms: u64 },
     /// Kernels are not recorded, only calls.
     CallsOnly {},
+    /// The network's steps are never recorded.
+    NoSteps {},
+}
+
+impl Event {
+    /// How many times longer the connection of a rank in its data parallel ring takes at this time, if it does.
+    pub fn slows_link(&self, rank: usize, now_us: u64) -> Option<f64> {
+        match *self {
+            Self::SlowLink { rank: one, at_ms, until_ms, factor } if one == rank => {
+                let over = until_ms.is_some_and(|until| until * 1000 <= now_us);
+                (at_ms * 1000 <= now_us && !over).then_some(factor)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A job to run.

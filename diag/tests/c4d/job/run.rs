@@ -381,10 +381,8 @@ impl Job {
         let mut time = TRANSPORT_US as f64;
         for event in self.plan.events.iter().filter(|_| kind == DP) {
             match *event {
-                Event::SlowLink { rank, at_ms, factor }
-                    if self.group_of(DP, rank) == at && at_ms * 1000 <= now_us =>
-                {
-                    time *= factor
+                Event::SlowLink { rank, .. } if self.group_of(DP, rank) == at => {
+                    time *= event.slows_link(rank, now_us).unwrap_or(1.0);
                 }
                 Event::StuckLink { rank, at_ms }
                     if self.group_of(DP, rank) == at && at_ms * 1000 <= now_us =>

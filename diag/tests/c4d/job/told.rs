@@ -136,7 +136,8 @@ impl Job {
                 _ => rank,
             };
             let id = id(kind, at);
-            let steps = if wanted.contains(&id) && nodes > 1 {
+            let recorded = !self.plan.events.contains(&Event::NoSteps {});
+            let steps = if wanted.contains(&id) && nodes > 1 && recorded {
                 self.steps_told(rank, kind, place, members)
             } else {
                 Vec::new()
@@ -234,13 +235,10 @@ impl Job {
         let mut wire_us = STEP_US;
         let mut stuck = false;
         for event in &self.plan.events {
-            match *event {
-                Event::SlowLink { rank: one, at_ms, factor } if one == rank && at(at_ms) => {
-                    wire_us = (STEP_US as f64 * factor * 10.0) as u64;
-                }
-                Event::StuckLink { rank: one, at_ms } if one == rank && at(at_ms) => stuck = true,
-                _ => {}
+            if let Some(factor) = event.slows_link(rank, self.now_us).filter(|_| kind == DP) {
+                wire_us = (STEP_US as f64 * factor * 10.0) as u64;
             }
+            stuck |= matches!(*event, Event::StuckLink { rank: one, at_ms } if one == rank && at(at_ms));
         }
         let inside = self.ranks[rank].collectives[kind].started > self.ranks[rank].collectives[kind].finished;
         let open = inside.then_some(if stuck { StepState::Wire } else { StepState::Credit });
