@@ -172,6 +172,12 @@ impl Picture {
         let open = known.filter_map(|(_, count)| *count).filter(Count::is_open);
         let needed = open.map(|count| count.finished + 1).max().unwrap_or(1);
         let mut meeting = Meeting { seq: needed - 1, ..Meeting::default() };
+        // Both ends count by themselves. One that missed records counts less ever after: then only who is inside says
+        // something.
+        let counts_agree = ends
+            .iter()
+            .flatten()
+            .all(|(member, _)| self.rank(member.who).is_some_and(|rank| rank.lost_ms.is_none()));
         for end in ends {
             let Some((member, count)) = end else {
                 meeting.unheard += 1;
@@ -180,9 +186,9 @@ impl Picture {
             meeting.moved_ms = meeting.moved_ms.max(count.unwrap_or_default().moved_ms);
             match count {
                 // One that is through waits for nobody here.
-                Some(count) if count.finished >= needed => {}
+                Some(count) if counts_agree && count.finished >= needed => {}
                 Some(count) if self.knows(comm, member.who, at) => {
-                    let inside = count.started >= needed || count.is_open();
+                    let inside = count.is_open() || (counts_agree && count.started >= needed);
                     if inside { meeting.waiting.push(member.who) } else { meeting.missing.push(member.who) }
                 }
                 _ => meeting.unknown.push(member.who),

@@ -177,8 +177,11 @@ fn in_communicators_that_overlap_the_root_is_named_and_no_victim() {
 #[test]
 fn a_send_that_nobody_receives() {
     let pair = |peer: u32, send: bool, far: Far| P2p { peer, send, kernel_us: 0, progress: progress(far, 0) };
-    let job = |receiver: Far| {
+    let job = |receiver: Far, lost: bool| {
         let mut world = World::of(2);
+        if lost {
+            world.ranks[1].telemetry = Telemetry::Lost { records: 3 };
+        }
         for (at, peer) in [(0, pair(1, true, IN)), (1, pair(0, false, receiver))] {
             let mut one = comm(9, at as u32, 2, 2);
             one.p2p.push(peer);
@@ -186,15 +189,25 @@ fn a_send_that_nobody_receives() {
         }
         world.found(20)
     };
-    let missing = job(OUT);
+    let missing = job(OUT, false);
     assert_eq!((missing.len(), pids(&missing[0])), (1, vec![1]));
     assert!(missing[0].message.contains("send 9 from rank 0 to rank 1"), "{}", missing[0].message);
-    let stuck = job(IN);
+    let stuck = job(IN, false);
     assert_eq!(stuck.len(), 1);
     assert_eq!(
         (stuck[0].class, &stuck[0].subject),
         (Class::CommunicationHang, &Subject::Path { from: 0, to: 1 })
     );
+    // The receiver's agent missed three of them: its count is no longer the sender's, that it is inside still counts.
+    let stuck = job((7, 7, 6), true);
+    assert_eq!(stuck.len(), 1);
+    assert_eq!(
+        (stuck[0].class, &stuck[0].subject),
+        (Class::CommunicationHang, &Subject::Path { from: 0, to: 1 })
+    );
+    let missing = job((6, 6, 6), true);
+    assert_eq!((missing.len(), pids(&missing[0])), (1, vec![1]));
+    assert!(missing[0].confidence < 0.5, "{}", missing[0].confidence);
 }
 
 #[test]
