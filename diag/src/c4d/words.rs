@@ -19,14 +19,16 @@ pub(super) fn seconds(ms: u64) -> String {
     format!("{} s", number(ms as f64 / 1000.0))
 }
 
-/// A rank: `rank 5 (n3, GPU 2, process 4711)`.
+/// A rank: `rank 5 (n3, GPU 2, process 4711, task 21)`; by its number in the communicator that is spoken of, else by that in
+/// the job.
 pub(super) fn who(picture: &Picture, who: &Who) -> String {
     let gpu = who.gpu.map_or_else(String::new, |gpu| format!(", GPU {gpu}"));
-    let place = format!("({}{gpu}, process {})", picture.name(who.node), who.pid);
+    let place = format!("{}{gpu}, process {}", picture.name(who.node), who.pid);
     match (who.rank, who.task) {
-        (Some(rank), _) => format!("rank {rank} {place}"),
-        (None, Some(task)) => format!("task {task} {place}"),
-        (None, None) => format!("process {} {place}", who.pid),
+        (Some(rank), Some(task)) => format!("rank {rank} ({place}, task {task})"),
+        (Some(rank), None) => format!("rank {rank} ({place})"),
+        (None, Some(task)) => format!("task {task} ({place})"),
+        (None, None) => format!("process {} ({place})", who.pid),
     }
 }
 
