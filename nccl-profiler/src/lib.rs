@@ -1,6 +1,10 @@
-//! Layout of the events that NCCL hands to a profiler plugin: `ncclProfiler_v4` to `v6`, x86-64.
+//! NCCL's profiler interface and the telemetry that comes through it: the layout of NCCL's events, the ring that a rank's
+//! process writes, the hand-over to the agent of the node, and the agent's reader.
 //!
-//! Only the layout: nothing here reads through a pointer that NCCL passed.
-#![forbid(unsafe_code)]
+//! The plugin that NCCL loads is the package `nccl-profiler-plugin`; it puts names on what is here. It is built without
+//! the standard library, so that the feature `std`, the reader's, is off there.
+#![cfg_attr(not(feature = "std"), no_std)]
 
 pub mod descriptor;
+pub mod handover;
+pub mod ring;
