@@ -9,6 +9,7 @@ pub mod action;
 pub mod admin_comment;
 pub mod baseline;
 pub mod baseline_lint;
+pub mod c4d;
 pub mod check;
 pub mod conclude;
 pub mod explain;

@@ -1,0 +1,4 @@
+//! Diagnosis while the job runs: digests, rules and what follows from a finding.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod digests;
