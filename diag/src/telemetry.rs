@@ -92,7 +92,9 @@ mod tests {
 
     #[test]
     fn what_is_not_fit_for_an_environment_is_not_sound() {
-        for (socket, profiler) in [("", "/x"), ("s", "x"), ("s", "/x\n"), ("s\0", "/x"), (&*"s".repeat(108), "/x")] {
+        for (socket, profiler) in
+            [("", "/x"), ("s", "x"), ("s", "/x\n"), ("s\0", "/x"), (&*"s".repeat(108), "/x")]
+        {
             assert!(!Telemetry::new(socket.into(), profiler.into()).is_sound(), "{socket:?} {profiler:?}");
         }
     }

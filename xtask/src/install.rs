@@ -15,6 +15,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("aimaster-prolog", "usr/libexec/aimaster/aimaster-prolog"),
     ("aimaster-worker", "usr/libexec/aimaster/aimaster-worker"),
     ("aimaster-epilog", "usr/libexec/aimaster/aimaster-epilog"),
+    ("aimaster-c4d", "usr/libexec/aimaster/aimaster-c4d"),
     ("aimaster", "usr/bin/aimaster"),
 ];
 
