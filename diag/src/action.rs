@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::admin_comment;
-use crate::check::CheckName;
+use crate::check::{CheckName, Phase};
 use crate::facts::{NodeId, Roster};
 use crate::job::JobView;
 use crate::measurement::{Metric, Subject};
@@ -165,10 +165,23 @@ fn requeue(case: Case<'_>, notes: &mut Vec<String>) -> JobAction {
         return action;
     };
     let exclude = excluded(case);
+    if let Some(obstacle) = obstacle(case, job, &exclude) {
+        notes.push(format!("the job is not requeued but ends: {obstacle}"));
+        return end(case);
+    }
+    notes.push(format!(
+        "the job goes back to the queue without {}; its age in the queue starts again",
+        wording::listed(&exclude.iter().map(String::as_str).collect::<Vec<_>>())
+    ));
+    JobAction::Requeue { exclude }
+}
+
+/// Why a job can't go back to the queue without these nodes, if it can't.
+pub(crate) fn obstacle(case: Case<'_>, job: &JobView, exclude: &[String]) -> Option<String> {
     let asked_by_name: Vec<&str> =
         exclude.iter().filter(|node| job.required_nodes.contains(node)).map(String::as_str).collect();
     let own_requeues = admin_comment::requeues(&job.admin_comment);
-    let obstacle = if !job.batch {
+    if !job.batch {
         Some("Slurm can requeue batch jobs only".to_owned())
     } else if !job.requeue {
         Some("it was submitted with --no-requeue".to_owned())
@@ -182,21 +195,12 @@ fn requeue(case: Case<'_>, notes: &mut Vec<String>) -> JobAction {
         Some(format!("it was requeued {own_requeues} times for this already (max_requeues)"))
     } else {
         None
-    };
-    if let Some(obstacle) = obstacle {
-        notes.push(format!("the job is not requeued but ends: {obstacle}"));
-        return end(case);
     }
-    notes.push(format!(
-        "the job goes back to the queue without {}; its age in the queue starts again",
-        wording::listed(&exclude.iter().map(String::as_str).collect::<Vec<_>>())
-    ));
-    JobAction::Requeue { exclude }
 }
 
 /// Nodes that a requeue leaves out: those at fault, one of the two ends of a bad link, and those that are absent
 /// or were lost.
-fn excluded(case: Case<'_>) -> Vec<String> {
+pub(crate) fn excluded(case: Case<'_>) -> Vec<String> {
     let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
     let named = case.verdict.findings.iter();
     for finding in named.clone().filter(|one| matches!(one.subject, Subject::Node { .. })) {
@@ -214,7 +218,7 @@ fn excluded(case: Case<'_>) -> Vec<String> {
     nodes.into_iter().map(|node| case.roster.name(node).to_owned()).collect()
 }
 
-fn drains(case: Case<'_>) -> Vec<Drain> {
+pub(crate) fn drains(case: Case<'_>) -> Vec<Drain> {
     let allowed = case.policy.drain_on.contains(&case.fail_action) && case.verdict.outcome == Outcome::Fail;
     if !allowed || case.policy.max_drain_nodes == 0 {
         return Vec::new();
@@ -243,6 +247,9 @@ fn reason(case: Case<'_>, finding: &Finding) -> String {
     let tail = format!(" job={} n={}", case.job_id, case.check_number);
     let mut head = match finding.check {
         Some(check) => format!("aimaster: {check} {}", wording::subject(case.roster, &finding.subject)),
+        None if finding.phase == Phase::RuntimeCheck => {
+            format!("aimaster: c4d {}", wording::brief(&finding.message))
+        }
         None => format!("aimaster: hardware {}", wording::brief(&finding.message)),
     };
     if let Some(number) = number(finding) {

@@ -20,6 +20,8 @@ pub enum Phase {
     TwoNodeCommCheck,
     /// All nodes of the job at once.
     AllNodeCommCheck,
+    /// While the job runs: what [`crate::c4d`] finds. No check of this registry.
+    RuntimeCheck,
 }
 
 impl fmt::Display for Phase {

@@ -134,7 +134,7 @@ fn out_of_time(suite: &Suite, states: &[CheckState], why: &str) -> Finding {
 }
 
 /// What all findings amount to, with a sentence.
-fn outcome(roster: &Roster, findings: &[Finding], caps: Caps) -> (Outcome, String) {
+pub(crate) fn outcome(roster: &Roster, findings: &[Finding], caps: Caps) -> (Outcome, String) {
     let size = roster.nodes.len();
     let parts: BTreeSet<NodeId> =
         findings.iter().filter(|one| one.is_part_fault()).flat_map(|one| one.subject.nodes()).collect();

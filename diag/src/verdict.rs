@@ -51,6 +51,8 @@ pub enum FaultClass {
     Fabric,
     /// The request's deadline or a check's own limit ran out: drains nobody.
     Timeout,
+    /// The running program's own telemetry points there, and nobody measured the part: drains nobody.
+    Telemetry,
 }
 
 /// A limit and where it comes from.

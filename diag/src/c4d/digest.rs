@@ -17,8 +17,9 @@ pub const MAX_DIGEST_BYTES: usize = 1 << 20;
 /// Most ranks of one node in one job: four a GPU on the largest nodes (16 GPUs).
 pub const MAX_RANKS: usize = 64;
 
-/// Most communicators of a rank. Frameworks make one for each way of splitting the model, ten or less, some twice.
-pub const MAX_COMMS: usize = 64;
+/// Most communicators of a rank. Frameworks make one for each way of splitting the model, ten or less, some twice; of more
+/// the agent tells those that moved last.
+pub const MAX_COMMS: usize = 32;
 
 /// Most functions that one communicator tells of: all that NCCL has.
 pub const MAX_FUNCS: usize = Func::ALL.len();
@@ -219,7 +220,8 @@ pub enum Func {
 }
 
 /// How far a rank is with one function of a communicator. The three numbers count operations from the communicator's
-/// start: the sequence number of the last one, and one; 0: none yet. Never more finished than started than enqueued.
+/// start: the sequence number of the last one, and one; 0: none yet. Never more finished than started than enqueued. An
+/// operation whose end was lost counts as finished: it hangs only where it is known to be inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(Func, ProgressWire)", into = "(Func, ProgressWire)")]
 pub struct Collective {
@@ -262,8 +264,9 @@ impl Progress {
     }
 }
 
-/// Sends to, or receives from, one peer. They have no sequence number in NCCL, so the plugin counts them: the third send
-/// to a peer meets its third receive from here.
+/// Sends to, or receives from, one peer. They have no sequence number in NCCL, so the agent counts them: the third send to
+/// a peer meets its third receive from here. Once records were lost ([`Telemetry::Lost`], in whatever window) the counts of
+/// the two ends are not held against each other any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u32, bool, u32, ProgressWire)", into = "(u32, bool, u32, ProgressWire)")]
 pub struct P2p {
