@@ -5,6 +5,8 @@
 //! memfd: no descriptor stays in the user's process. There is no answer. What the agent wants of the plugin it writes into the ring's file
 //! ([`crate::ring::Order`]), for which the descriptor that it was given is good.
 //!
+//! A connection without a message is a thread that found that another one of its process has made the ring meanwhile.
+//!
 //! The agent takes uid and pid from `SO_PEERCRED`, never from the message, and checks the seals before the first read.
 
 /// What NCCL loads the plugin by.

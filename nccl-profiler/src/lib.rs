@@ -7,4 +7,5 @@
 
 pub mod descriptor;
 pub mod handover;
+pub mod plugin;
 pub mod ring;

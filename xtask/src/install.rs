@@ -23,6 +23,15 @@ const PROGRAMS: &[(&str, &str)] = &[
 const BASELINES: (&str, &str) = ("conf/baselines", "etc/aimaster/baselines");
 const POLICY: (&str, &str) = ("conf/aimaster.toml", "etc/aimaster/aimaster.toml");
 
+/// The plugin that NCCL loads into users' processes: profile and package, its name as cargo has it, and where it goes. A folder of its own,
+/// so that one line mounts it into a container.
+const PROFILER: (&str, &str, &str, &str) = (
+    "plugin",
+    "nccl-profiler-plugin",
+    "libnccl_profiler_aimaster.so",
+    "usr/lib/aimaster/libnccl-profiler-aimaster.so",
+);
+
 /// Debian's folder of Slurm plugins (see `scontrol show config`, PluginDir).
 fn plugins() -> String {
     format!("usr/lib/{}-linux-gnu/slurm-wlm", std::env::consts::ARCH)
@@ -37,6 +46,9 @@ pub fn install(root: &Path) -> Result<()> {
     let mut arguments = vec!["build", "--release"];
     arguments.extend(packages.iter().flat_map(|package| ["--package", package]));
     cargo(&arguments)?;
+    let (profile, package, profiler, profiler_to) = PROFILER;
+    cargo(&["build", "--profile", profile, "--package", package])?;
+    put(&target_dir()?.join(profile).join(profiler), &root.join(profiler_to), 0o755)?;
     let built = target_dir()?.join("release");
     for (name, to) in PROGRAMS {
         put(&built.join(name), &root.join(to), 0o755)?;

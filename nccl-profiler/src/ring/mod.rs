@@ -29,6 +29,7 @@ mod record;
 
 pub use order::{Kernels, Order};
 pub use progress::{Communicator, Header, LiveStep, Progress};
+pub(crate) use progress::{SLOT_ENDED, SLOT_LIVE, STEP_LIVE};
 #[cfg(feature = "std")]
 pub use reader::{Entry, Polled, Reader, RingError, Source};
 pub use record::{Op, Record, Steps};

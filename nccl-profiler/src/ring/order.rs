@@ -8,7 +8,7 @@
 pub enum Kernels {
     /// Always.
     On,
-    /// Never: only what is enqueued is known.
+    /// Never: only what is enqueued is known, and NCCL does not number collectives in CUDA graphs.
     Off,
     /// For so many milliseconds from the moment that the rank reads the order, then no more.
     For(u16),
@@ -19,7 +19,7 @@ pub enum Kernels {
 pub struct Order {
     /// Must differ from the order before, or the rank does not see that there is a new one. 0 is no order.
     pub number: u16,
-    /// False: NCCL is asked for nothing at all.
+    /// False: NCCL is asked for nothing at all, so that no later order is seen before the next communicator begins.
     pub telemetry: bool,
     /// KernelCh.
     pub kernels: Kernels,

@@ -3,8 +3,8 @@
 //! What stands here is always the newest and is never lost, whatever becomes of the records.
 
 use super::{
-    CAPACITY, COMMUNICATOR_BYTES, COUNTERS, Counter, FILE_BYTES, Function, LAYOUT_VERSION, MAGIC, NAME_BYTES,
-    RECORD_BYTES, halves, joined, word,
+    CAPACITY, COUNTERS, Counter, FILE_BYTES, Function, LAYOUT_VERSION, MAGIC, NAME_BYTES, RECORD_BYTES,
+    halves, joined, word,
 };
 
 /// Head of the file.
@@ -85,9 +85,9 @@ impl Header {
 pub struct Progress {
     /// Handed to NCCL.
     pub enqueued: u64,
-    /// Begun on the GPU; known while KernelCh is on.
+    /// Begun on the GPU. While KernelCh is off, see [`Header::mask`], it stays behind.
     pub started: u64,
-    /// Ended on the GPU; known while KernelCh is on.
+    /// Ended on the GPU. While KernelCh is off it stays behind.
     pub finished: u64,
     /// When `enqueued` changed.
     pub enqueued_ns: u64,
@@ -136,7 +136,8 @@ pub(crate) const SLOT_ENDED: u64 = 3;
 
 impl Communicator {
     /// Words of a slot.
-    pub(crate) const WORDS: usize = COMMUNICATOR_BYTES / 8;
+    #[cfg(feature = "std")]
+    pub(crate) const WORDS: usize = super::COMMUNICATOR_BYTES / 8;
 
     /// How far one function has come.
     #[must_use]
@@ -145,6 +146,7 @@ impl Communicator {
     }
 
     /// The communicator in a slot; none if it is free or being filled.
+    #[cfg(feature = "std")]
     pub(crate) fn decode(slot: u8, words: &[u64; Self::WORDS]) -> Option<Self> {
         let state = words[0] & 3;
         if state != SLOT_LIVE && state != SLOT_ENDED {
@@ -230,9 +232,11 @@ pub(crate) const STEP_LIVE: u64 = 1 << 24;
 
 impl LiveStep {
     /// Bits of the first word that change only with the slot's user: all but the state.
+    #[cfg(feature = "std")]
     pub(crate) const WHOSE: u64 = !0xff;
 
     /// The transfer in a slot; none if it is free.
+    #[cfg(feature = "std")]
     pub(crate) const fn decode(words: &[u64; 8]) -> Option<Self> {
         let [head, since_ns, what, sequence, steps, first, second, third] = *words;
         if head & STEP_LIVE == 0 {

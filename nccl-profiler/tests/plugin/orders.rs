@@ -1,0 +1,131 @@
+//! What the agent orders, and when the rank obeys.
+
+use nccl_profiler::ring::{Function, Kernels, Order, Record, Steps};
+
+use crate::agent::{Rank, Ring, done, load, tell};
+use crate::nccl::{ALL_REDUCE, COMM, Coll, LIGHT, Nccl, ProxyOp};
+
+pub const SCENARIOS: &[(&str, fn())] = &[("obey", obey), ("windows", windows)];
+
+/// Without KernelCh.
+const NO_KERNELS: i32 = 6;
+/// With ProxyOp and ProxyStep.
+const STEPS: i32 = LIGHT + 24;
+
+/// One operation as NCCL makes it with the mask that was there before it; gives the mask after its start.
+fn operation(nccl: &Nccl, context: crate::nccl::Handle, sequence: u64) -> i32 {
+    let op = nccl.coll(context, Coll { sequence, ..ALL_REDUCE });
+    nccl.stop(op);
+    let mask = nccl.mask();
+    if mask & 8 != 0 {
+        let pid = std::process::id() as i32;
+        let transfer =
+            nccl.proxy_op(context, op, &ProxyOp { pid, channel: 0, peer: 1, steps: 1, send: false });
+        let step = nccl.proxy_step(context, transfer, 0);
+        nccl.state(step, 10, 0);
+        nccl.state(step, 12, 64);
+        nccl.stop(step);
+        nccl.stop(transfer);
+    }
+    if mask & 64 != 0 {
+        nccl.run_channel(context, op, 0, [1, 2]);
+        nccl.run_channel(context, op, 1, [1, 2]);
+    }
+    mask
+}
+
+fn obey() {
+    let nccl = load(5);
+    let context = nccl.init(COMM);
+    for sequence in 0..7 {
+        tell(&format!("{}", operation(&nccl, context, sequence)));
+    }
+}
+
+fn says(rank: &mut Rank, mask: i32) {
+    assert_eq!(rank.hear(), mask.to_string());
+}
+
+fn order(ring: &Ring, number: u16, telemetry: bool, kernels: Kernels, steps_ms: u16) {
+    ring.order(Order { number, telemetry, kernels, steps_ms });
+}
+
+#[test]
+fn an_order_is_obeyed_with_the_next_operation() {
+    let mut rank = Rank::start("obey");
+    let mut ring = rank.ring();
+    says(&mut rank, LIGHT);
+    order(&ring, 1, true, Kernels::Off, 0);
+    rank.answer();
+    says(&mut rank, NO_KERNELS);
+    assert_eq!(ring.reader.header().unwrap().mask, NO_KERNELS as u64, "the agent sees that it is obeyed");
+    order(&ring, 2, true, Kernels::On, 60_000);
+    rank.answer();
+    says(&mut rank, STEPS);
+    // The same number again is no new order.
+    order(&ring, 2, true, Kernels::Off, 0);
+    rank.answer();
+    says(&mut rank, NO_KERNELS);
+    // Bytes that are no order change nothing.
+    std::os::unix::fs::FileExt::write_all_at(ring.reader.source(), &[0x55; 8], nccl_profiler::ring::ORDER_AT)
+        .unwrap();
+    rank.answer();
+    says(&mut rank, NO_KERNELS);
+    order(&ring, 4, true, Kernels::On, 0);
+    rank.answer();
+    says(&mut rank, LIGHT);
+    order(&ring, 5, false, Kernels::On, 60_000);
+    rank.answer();
+    says(&mut rank, 0);
+    rank.answer();
+    rank.finish();
+    let records = ring.records();
+    assert_eq!(done(&records), [0, 2, 5]);
+    let enqueued = records.iter().filter(|record| matches!(record, Record::Enqueued { .. })).count();
+    assert_eq!(enqueued, 7, "what is enqueued is known without KernelCh too");
+    assert_eq!(ring.communicator().progress(Function::AllReduce).enqueued, 7);
+    let steps: Vec<&Steps> = records
+        .iter()
+        .filter_map(|record| if let Record::Steps { steps, .. } = record { Some(steps) } else { None })
+        .collect();
+    let [one] = &steps[..] else { panic!("{steps:?}") };
+    assert_eq!((one.op.sequence, one.count, one.send), (2, 1, false));
+    ring.counts(&[]);
+}
+
+fn windows() {
+    let nccl = load(5);
+    let context = nccl.init(COMM);
+    tell("ready");
+    let mut sequence = 0;
+    let mut until = |wanted: i32| {
+        let began = std::time::Instant::now();
+        while operation(&nccl, context, sequence) != wanted {
+            assert!(began.elapsed() < std::time::Duration::from_secs(30), "{} is not {wanted}", nccl.mask());
+            sequence += 1;
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    };
+    until(STEPS);
+    // Both windows end by themselves.
+    until(NO_KERNELS);
+    tell("over");
+    // And begin again with a new order.
+    until(LIGHT);
+    until(NO_KERNELS);
+}
+
+// An agent that died must not leave a costly mask behind.
+#[test]
+fn a_window_ends_without_the_agent() {
+    let mut rank = Rank::start("windows");
+    let ring = rank.ring();
+    assert_eq!(rank.hear(), "ready");
+    order(&ring, 1, true, Kernels::For(300), 200);
+    rank.answer();
+    assert_eq!(rank.hear(), "over");
+    assert_eq!(ring.reader.header().unwrap().mask, NO_KERNELS as u64);
+    order(&ring, 2, true, Kernels::For(300), 0);
+    rank.answer();
+    rank.finish();
+}
