@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use cluster::events::Events;
 use cluster::order::Telemetry as Reach;
+use diag::c4d::digest::MAX_RANKS;
+use diag::c4d::finding::{Finding, State};
 use diag::report::printable;
 use diag::telemetry::{MAX_TAKEN_CHARS, TAKEN_FILE_NAME};
 use jiff::Timestamp;
@@ -17,6 +19,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::c4d::birth::Agent;
 use crate::c4d::lock::Lock;
+use crate::c4d::ranks::Ranks;
 use crate::c4d::report::{Finished, MOST_ENTRIES, RuntimeReport, Status, Telemetry};
 use crate::c4d::socket::{Arrival, Arrivals, Refusal};
 use crate::c4d::steps::Watchdog;
@@ -44,6 +47,7 @@ struct Watch {
     folder: std::os::fd::OwnedFd,
     events: Events,
     watchdog: Watchdog,
+    ranks: Ranks,
     report: RuntimeReport,
     /// What stands in the file.
     written: Option<RuntimeReport>,
@@ -77,10 +81,15 @@ impl Life {
             first_step_at: None,
             finished: None,
             telemetry,
+            judged: false,
+            findings: Vec::new(),
+            withdrawn: Vec::new(),
             errors: Vec::new(),
         };
+        let ranks = Ranks::new(&order.nodes, order.me, Instant::now());
+        let report = RuntimeReport { judged: ranks.judges(), ..report };
         let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, Instant::now());
-        let mut watch = Watch { folder, events, watchdog, report, written: None };
+        let mut watch = Watch { folder, events, watchdog, ranks, report, written: None };
         notes.iter().for_each(|note| watch.note(note));
         // The file is there as long as the agent is.
         watch.write().context("runtime.json can't be written")?;
@@ -132,10 +141,37 @@ impl Watch {
         if self.report.telemetry.status == Status::None {
             self.look_for_another_profiler();
         }
+        let (_, changes) = self.ranks.look(Instant::now());
+        if !changes.is_empty() {
+            changes.iter().for_each(|change| self.tell(change));
+            self.report.findings = self.ranks.standing().take(MOST_ENTRIES).cloned().collect();
+        }
         if let Err(error) = self.write() {
             self.events.log(&format!("runtime.json can't be written: {error}"));
         }
         None
+    }
+
+    /// Says what is new, or no longer holds.
+    fn tell(&mut self, change: &Finding) {
+        let Finding { class, confidence, message, state, .. } = change;
+        match state {
+            State::Confirmed => {
+                let line = format!(
+                    "event=RuntimeCheckFailed class={class} confidence={confidence:.2} summary={message:?}"
+                );
+                self.events.event(&line, true);
+            }
+            State::Withdrawn { because } => {
+                let line = format!(
+                    "event=RuntimeCheckWithdrawn class={class} because={because:?} summary={message:?}"
+                );
+                self.events.event(&line, false);
+                if self.report.withdrawn.len() < MOST_ENTRIES {
+                    self.report.withdrawn.push(change.clone());
+                }
+            }
+        }
     }
 
     /// Whether the plugin found the user's own profiler in a task's environment.
@@ -157,16 +193,7 @@ impl Watch {
 
     fn meet(&mut self, came: Result<Arrival, Refusal>) {
         match came {
-            Ok(Arrival { ring: Some(_), .. }) => {
-                self.report.telemetry.ranks += 1;
-                self.report.telemetry.status = Status::Ok;
-            }
-            Ok(Arrival { hello, .. }) => {
-                if self.report.telemetry.status == Status::None {
-                    self.report.telemetry.status = Status::Unavailable;
-                }
-                self.because(hello.status.why().to_owned());
-            }
+            Ok(arrival) => self.admit(arrival),
             Err(Refusal { uid, pid, because }) => {
                 self.report.telemetry.refused += 1;
                 if self.report.telemetry.refused <= LOGGED_REFUSALS {
@@ -177,6 +204,23 @@ impl Watch {
                     ));
                 }
             }
+        }
+    }
+
+    fn admit(&mut self, arrival: Arrival) {
+        if arrival.ring.is_some() {
+            self.report.telemetry.ranks += 1;
+            self.report.telemetry.status = Status::Ok;
+        } else {
+            if self.report.telemetry.status == Status::None {
+                self.report.telemetry.status = Status::Unavailable;
+            }
+            self.because(arrival.hello.status.why().to_owned());
+        }
+        if !self.ranks.admit(arrival) {
+            self.because(format!(
+                "more than {MAX_RANKS} processes use NCCL on this node: the others are not followed"
+            ));
         }
     }
 

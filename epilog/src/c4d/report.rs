@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
+use diag::c4d::finding::Finding;
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags, openat, renameat};
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ const FRESH: &str = "runtime.new";
 pub const MOST_ENTRIES: usize = 1000;
 
 /// The file's content.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuntimeReport {
     /// 1.
@@ -40,6 +41,12 @@ pub struct RuntimeReport {
     pub finished: Option<Finished>,
     /// How ranks told what NCCL does.
     pub telemetry: Telemetry,
+    /// Whether this agent judges what ranks tell.
+    pub judged: bool,
+    /// Findings that hold; times by the agent's own clock, in ms from its start.
+    pub findings: Vec<Finding>,
+    /// Findings that held and were withdrawn, the first of them.
+    pub withdrawn: Vec<Finding>,
     /// Errors of the watch itself.
     pub errors: Vec<String>,
 }
