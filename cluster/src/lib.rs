@@ -7,6 +7,7 @@
 
 pub mod auth;
 mod dial;
+pub mod events;
 mod gather;
 mod handshake;
 pub mod log;
@@ -15,6 +16,7 @@ mod mesh;
 mod message;
 #[allow(unsafe_code)]
 pub mod munge;
+pub mod order;
 pub mod rendezvous;
 mod second_hand;
 pub mod session;

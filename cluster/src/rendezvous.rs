@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use diag::facts::{Joined, NodeFacts, NodeId, Roster, RosterEntry};
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -39,7 +40,8 @@ pub const PEER_SLACK: Duration = Duration::from_secs(5);
 const MAX_NODES: usize = 65_536;
 
 /// Which run of which job.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct JobKey {
     /// Name of the cluster.
     pub cluster: String,

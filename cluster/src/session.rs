@@ -169,10 +169,16 @@ impl Session {
         self.id.me
     }
 
-    /// A secret of this run of this job, made by the leader, for connections between workers.
+    /// A secret of this run of this job, for connections between workers; made of one that the leader made.
     #[must_use]
-    pub fn data_key(&self) -> &[u8; 32] {
-        &self.data_key
+    pub fn workers_key(&self) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new(blake3::derive_key("aimaster 1 key of a job's workers", &*self.data_key))
+    }
+
+    /// The same for the agents that watch the job while it runs. A worker, which is not root, can't tell it from its own.
+    #[must_use]
+    pub fn agents_key(&self) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new(blake3::derive_key("aimaster 1 key of a job's agents", &*self.data_key))
     }
 
     /// Returns once the leader has had its last word, for a node that does something else meanwhile; never on the

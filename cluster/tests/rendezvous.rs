@@ -26,7 +26,9 @@ async fn nodes_join_exchange_and_conclude() {
     let sessions = all(&job).await;
     assert!(begin.elapsed() < Duration::from_secs(2), "nobody waits for the window's end");
     assert!(sessions.iter().all(|s| s.roster() == sessions[0].roster() && s.roster().able().count() == 5));
-    assert!(sessions.iter().all(|s| s.data_key() == sessions[0].data_key() && *s.data_key() != [0; 32]));
+    assert!(
+        sessions.iter().all(|s| s.agents_key() == sessions[0].agents_key() && *s.agents_key() != [0; 32])
+    );
     assert_eq!(sessions.iter().filter(|s| s.is_leader()).count(), 1);
     let done = exchange_all(sessions, 3, 2000).await;
     let expected: BTreeMap<_, _> = (0..5).map(|n| (n, Exchanged::Answer(n * 10))).collect();
@@ -101,7 +103,11 @@ async fn a_leader_that_cannot_listen_is_replaced_for_the_meeting() {
         sessions.push(one.await.unwrap().unwrap());
     }
     assert!(sessions.iter().all(|s| s.roster().leader == 1 && s.roster().able().count() == 4));
-    assert!(sessions.iter().all(|s| s.data_key() == sessions[1].data_key()));
+    assert!(
+        sessions
+            .iter()
+            .all(|s| s.workers_key() == sessions[1].workers_key() && s.workers_key() != s.agents_key())
+    );
     for (_, map) in exchange_all(sessions, 1, 2000).await {
         assert!(map.unwrap().values().all(|answer| matches!(answer, Exchanged::Answer(_))));
     }

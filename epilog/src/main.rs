@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use epilog::c4d::lock::{self, Stopped};
 use epilog::job::EndedJob;
 use epilog::run_folder;
 
@@ -18,7 +19,16 @@ fn main() {
 fn clean() -> Result<()> {
     let job = EndedJob::from_environment(|name| std::env::var(name).ok())
         .context("nothing was cleaned up: it is not known which job ended")?;
-    run_folder::remove(Path::new(diag::gate::RUN_ROOT), &job)
+    let root = Path::new(diag::gate::RUN_ROOT);
+    let visited = run_folder::visit(root, &job, |name, folder| match lock::stop(folder) {
+        Ok(Stopped::None | Stopped::Ended) => {}
+        Ok(how) => eprintln!("aimaster-epilog: the agent of {name} did not end by itself: {how:?}"),
+        Err(error) => eprintln!("aimaster-epilog: whether an agent of {name} is left is not known: {error}"),
+    });
+    if let Err(error) = visited {
+        eprintln!("aimaster-epilog: agents of job {} were not looked for: {error}", job.job);
+    }
+    run_folder::remove(root, &job)
         .with_context(|| format!("job {}: a part of its run folder is left", job.job))?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Removes the run folders of a job: `<root>/<cluster>/<node>/<job>.<restart>`. Everything is done relative to
+//! Finds and removes the run folders of a job: `<root>/<cluster>/<node>/<job>.<restart>`. Everything is done relative to
 //! an open folder and without following links, so that nothing outside can be reached whatever lies there.
 
 use std::io;
@@ -57,6 +57,27 @@ pub fn remove(root: &Path, job: &EndedJob) -> Result<usize, RemoveError> {
         }
     }
     first_error.map_or(Ok(removed), Err)
+}
+
+/// Opens every run folder of this job up to its restart count, and shows it with its name.
+///
+/// # Errors
+/// A folder can't be listed or opened; those before it were shown.
+pub fn visit(root: &Path, job: &EndedJob, mut show: impl FnMut(&str, &OwnedFd)) -> Result<(), RemoveError> {
+    let Some(node) = node_folder(root, job)? else { return Ok(()) };
+    let mut budget = MAX_ENTRIES;
+    for name in entries(&node, "the node's run folder", &mut budget)? {
+        if !is_of(&name, job) {
+            continue;
+        }
+        match openat(&node, name.as_str(), FOLDER, Mode::empty()) {
+            Ok(folder) => show(&name, &folder),
+            // No folder of ours; what it is, the removal says.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+            Err(errno) => return Err(RemoveError::Refused { what: name, cause: errno.into() }),
+        }
+    }
+    Ok(())
 }
 
 const FOLDER: OFlags = OFlags::RDONLY

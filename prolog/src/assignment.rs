@@ -106,7 +106,8 @@ pub fn assignment(
         Some(Err(error)) => (Request::default(), Some(AssignmentError::Request(error.to_string()))),
     };
     let mut asked = effective(&request, &policy);
-    if asked.checks.is_empty() || !in_scope(&policy.scope, &job) {
+    let nothing = asked.checks.is_empty() && asked.watch.is_none();
+    if nothing || !in_scope(&policy.scope, &job) {
         return broken.map_or(Ok(None), Err);
     }
     // Nobody gets out of the site's checks by a request that can't be read.
@@ -147,14 +148,22 @@ impl Assignment {
     }
 }
 
-/// What a user who asked for checks is told where the site's policy leaves the job out: skipped is not passed.
+/// What a user who asked for checks is told where the site's policy leaves the job out, or has switched off what he
+/// asked for: skipped is not passed.
 #[must_use]
-pub fn left_out(scope: &Scope, job: &JobEnv, request: Option<&str>) -> Option<String> {
-    let asked = request
-        .and_then(|text| Request::decode(text).ok())
-        .is_some_and(|request| matches!(request.sanity, Ask::On(_)));
-    (asked && !in_scope(scope, job))
-        .then(|| "SKIP: nothing was checked: this site's policy leaves this job out ([scope])".to_owned())
+pub fn left_out(policy: &Policy, job: &JobEnv, request: Option<&str>) -> Option<String> {
+    let request = request.and_then(|text| Request::decode(text).ok())?;
+    let watch = matches!(request.runtime, Ask::On(_));
+    if !in_scope(&policy.scope, job) {
+        let asked = watch || matches!(request.sanity, Ask::On(_));
+        let line = "SKIP: nothing was checked: this site's policy leaves this job out ([scope])";
+        return asked.then(|| line.to_owned());
+    }
+    let off = watch && !policy.runtime.enabled;
+    off.then(|| {
+        "SKIP: the job is not watched: this site has switched the runtime check off (runtime.enabled)"
+            .to_owned()
+    })
 }
 
 fn in_scope(scope: &Scope, job: &JobEnv) -> bool {

@@ -22,11 +22,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::assignment::Assignment;
 use crate::components;
-use crate::events::Events;
 use crate::progress::Progress;
 use crate::publish;
 use crate::suite::Ended;
 use crate::watch::Stop;
+use cluster::events::Events;
 
 /// What a report says where nothing could be done for want of a word from Slurm.
 const NOT_ASKED: &str = "Slurm could not be asked about the job in time (is the controller reachable?): nothing was changed there";
@@ -256,7 +256,7 @@ async fn publish(run: &Run<'_>, report: &Report, place: String) -> Vec<String> {
             format!("not written: {error:#}")
         }
     };
-    run.events.finished(report);
+    crate::events::finished(run.events, report);
     user_lines(report, &place)
 }
 

@@ -62,6 +62,12 @@ pub fn nothing_to_measure(engine: Engine, job: &JobEnv) -> Option<&'static str> 
     }
 }
 
+/// Whether there is no GPU of this job on this node, where GPUs are what is watched.
+#[must_use]
+pub fn holds_no_gpu(engine: Engine, job: &JobEnv) -> bool {
+    engine == Engine::Cuda && gpus(job).is_ok_and(|gpus| gpus.is_empty())
+}
+
 /// Whether the job's GPUs are shares (gres/shard), which Slurm's environment of a prolog does not tell: one question to
 /// the controller, only on nodes of sites that have shards.
 ///

@@ -2,6 +2,7 @@
 //! worker that measures. The way of the data is `main.rs`, from top to bottom.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod assignment;
 pub mod checks;
 pub mod components;

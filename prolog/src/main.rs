@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cluster::events::Events;
+use cluster::order::Met;
 use cluster::session::Session;
 use cluster::slurm::environment::JobEnv;
 use cluster::slurm::scontrol::Scontrol;
@@ -15,21 +17,26 @@ use diag::check::Phase;
 use diag::gate::Gate;
 use diag::policy::Undecided;
 use diag::report::{phase_line, printable};
+use diag::request::effective::Watch;
 use jiff::Timestamp;
+use prolog::agent;
 use prolog::assignment::{self, Assignment, REQUEST_VARIABLE};
 use prolog::conclusion::{self, Run};
 use prolog::engine;
-use prolog::events::Events;
 use prolog::meeting;
 use prolog::progress::Progress;
 use prolog::publish;
 use prolog::run_folder::RunFolder;
 use prolog::suite::{self, Bench};
-use prolog::watch::{self, Inquiry};
+use prolog::watch::{self, Inquiry, Stop, Stopping};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// Policy file where the command line names none.
 const POLICY_FILE: &str = "/etc/aimaster/aimaster.toml";
+
+/// This program, in syslog.
+const PROCESS: &str = "aimaster-prolog";
 
 /// After the request's deadline: how long the leader may still act. Past it nobody does.
 const ACTING: Duration = Duration::from_secs(2);
@@ -69,65 +76,139 @@ fn gate(job: &JobEnv, begun: (Instant, Timestamp)) -> Gate {
         Ok(policy) => policy,
         Err(error) => return trouble(Undecided::Start, request.is_some(), &error.into()),
     };
-    let (on_error, scope) = (policy.actions.on_error, policy.scope.clone());
+    let on_error = policy.actions.on_error;
+    let why = assignment::left_out(&policy, job, request.as_deref());
     let assignment = match assignment::assignment(job.clone(), policy, request.as_deref()) {
         Ok(None) => {
-            let why = assignment::left_out(&scope, job, request.as_deref());
             return Gate::open(why.into_iter().collect()).untold();
         }
         Ok(Some(assignment)) => assignment,
         Err(error) => return trouble(on_error, true, &error.into()),
     };
-    if let Some(why) = engine::nothing_to_measure(assignment.policy.engine, job) {
-        return skip(why);
+    if assignment.asked.watch.is_some() && engine::holds_no_gpu(assignment.policy.engine, job) {
+        return skip("the job holds no GPU on this node");
     }
-    if assignment.suite.checks.is_empty() {
-        let error = anyhow::anyhow!("{}", assignment.asked.notices.join("; "));
-        return trouble(on_error, true, &error);
-    }
-    announce(Duration::from_secs(assignment.asked.timeout_s.into()) + CONCLUSION);
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(check(&assignment, begun)),
+        Ok(runtime) => runtime.block_on(run(&assignment, begun)),
         Err(error) => trouble(on_error, true, &error.into()),
     }
 }
 
-/// From the assignment to the gate.
-async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
-    let Assignment { job, policy, .. } = assignment;
-    let events = Events::open(&policy.paths.syslog, &job.node, job.job_id);
-    let deadline = begun.0 + Duration::from_secs(assignment.asked.timeout_s.into());
-    let call = Duration::from_secs(policy.time.scontrol_s.into());
-    let scontrol = Arc::new(Scontrol::new(
-        policy.paths.scontrol.clone(),
-        policy.paths.scancel.clone(),
-        job.slurm_conf.clone(),
-        call,
-    ));
-    match engine::shares(assignment, &scontrol, deadline).await {
-        Ok(None) => {}
-        Ok(Some(why)) => return skip(why),
-        Err(error) => return trouble(policy.actions.on_error, true, &error),
+/// A gate, and what the agents need if the nodes met on the way to it.
+struct Checked {
+    gate: Gate,
+    met: Option<Met>,
+}
+
+impl From<Gate> for Checked {
+    fn from(gate: Gate) -> Self {
+        Self { gate, met: None }
     }
+}
+
+/// The checks before start, then the start of the agent, if the job starts.
+async fn run(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
+    let Assignment { job, policy, asked, suite, .. } = assignment;
+    let on_error = policy.actions.on_error;
+    let events = Events::open(&policy.paths.syslog, PROCESS, &job.node, job.job_id);
+    let Checked { gate, met } = if asked.checks.is_empty() {
+        meet(assignment, begun.0, &events).await
+    } else if let Some(why) = engine::nothing_to_measure(policy.engine, job) {
+        skip(why).into()
+    } else if suite.checks.is_empty() {
+        trouble(on_error, true, &anyhow::anyhow!("{}", asked.notices.join("; "))).into()
+    } else {
+        announce(Duration::from_secs(asked.timeout_s.into()) + CONCLUSION, asked.watch);
+        check(assignment, begun, &events).await
+    };
+    let Some(watch) = asked.watch.filter(|_| gate.start) else { return gate };
+    let Err(error) = agent::start(assignment, watch, met).await else { return gate };
+    let line = format!("runtime check: ERROR: nobody watches the job on {}: {error:#}", job.node);
+    events.log(&format!("event=RuntimeCheckFailed outcome=ERROR summary={line:?}"));
+    gate.with(printable(&line))
+}
+
+/// Where only the runtime check was asked for: the nodes meet, so that their agents know each other. Without a
+/// meeting each of them judges by itself.
+async fn meet(assignment: &Assignment, begun: Instant, events: &Events) -> Checked {
+    let deadline = agent::meeting_ends(assignment, begun);
+    announce(deadline - begun + CONCLUSION, assignment.asked.watch);
+    let Watching { mut stopping, task, .. } = watching(assignment, deadline, events);
+    let facts = meeting::bare_facts(assignment).await;
+    let met = match meeting::session(assignment, &facts, events, &mut stopping).await {
+        Ok(mut session) => {
+            let met = agent::met(&session);
+            // Nobody leaves before everybody has the roster.
+            let word = session.is_leader().then_some(&());
+            if let Err(error) = session.conclude(word, deadline + LAST_WORD).await {
+                events.log(&format!("not every node heard the end of the meeting: {error}"));
+            }
+            Ok(met)
+        }
+        Err(error) => Err(error),
+    };
+    task.abort();
+    match (met, stopping.now()) {
+        (Ok(met), _) => Checked { gate: Gate::open(assignment.asked.notices.clone()), met: Some(met) },
+        (Err(_), Some(stop @ (Stop::JobGone(_) | Stop::ParentGone | Stop::Terminated))) => {
+            Gate::closed(vec![format!("{stop}; the runtime check was not started")]).into()
+        }
+        (Err(error), _) => {
+            let line = format!("runtime check: each node is watched by itself: {error:#}");
+            events.log(&line);
+            Gate::open(assignment.asked.notices.clone()).with(printable(&line)).into()
+        }
+    }
+}
+
+/// What looks for an early end of this run.
+struct Watching {
+    scontrol: Arc<Scontrol>,
+    /// Whether this node leads.
+    leading: Arc<AtomicBool>,
+    stopping: Stopping,
+    task: JoinHandle<()>,
+}
+
+/// Starts to look for what ends this run early.
+fn watching(assignment: &Assignment, deadline: Instant, events: &Events) -> Watching {
+    let Assignment { job, policy, .. } = assignment;
+    let paths = &policy.paths;
+    let call = Duration::from_secs(policy.time.scontrol_s.into());
+    let scontrol = Scontrol::new(paths.scontrol.clone(), paths.scancel.clone(), job.slurm_conf.clone(), call);
+    let scontrol = Arc::new(scontrol);
     // Leader and deputy may lead the meeting; who leads the rest is known after it.
     let leading = Arc::new(AtomicBool::new(job.me <= 1));
     let every = Duration::from_secs(policy.time.job_poll_s.into());
     let inquiry = Inquiry { scontrol: Arc::clone(&scontrol), every, leading: Arc::clone(&leading) };
-    let (mut stopping, watching) = watch::start(deadline, job, inquiry, &events);
+    let (stopping, task) = watch::start(deadline, job, inquiry, events);
+    Watching { scontrol, leading, stopping, task }
+}
 
+/// From the assignment to the gate.
+async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Events) -> Checked {
+    let policy = &assignment.policy;
+    let deadline = begun.0 + Duration::from_secs(assignment.asked.timeout_s.into());
+    let Watching { scontrol, leading, mut stopping, task } = watching(assignment, deadline, events);
+    match engine::shares(assignment, &scontrol, deadline).await {
+        Ok(None) => {}
+        Ok(Some(why)) => return skip(why).into(),
+        Err(error) => return trouble(policy.actions.on_error, true, &error).into(),
+    }
     let (mut worker, facts) = meeting::facts(assignment).await;
-    let mut session = match meeting::session(assignment, &facts, &events, &mut stopping).await {
+    let mut session = match meeting::session(assignment, &facts, events, &mut stopping).await {
         Ok(session) => session,
         Err(error) => {
-            meeting::dismiss(worker, &events).await;
+            meeting::dismiss(worker, events).await;
             events.log(&format!("event=SanityCheckFailed outcome=ERROR summary={:?}", format!("{error:#}")));
-            return trouble(policy.actions.on_error, true, &error);
+            return trouble(policy.actions.on_error, true, &error).into();
         }
     };
     leading.store(session.is_leader(), Ordering::Relaxed);
     let assignment = &assignment.on(session.roster());
-    meeting::introduce(&mut worker, &session, &events).await;
-    let progress = session.is_leader().then(|| Progress::start(Arc::clone(&scontrol), job.job_id, deadline));
+    meeting::introduce(&mut worker, &session, events).await;
+    let job_id = assignment.job.job_id;
+    let progress = session.is_leader().then(|| Progress::start(Arc::clone(&scontrol), job_id, deadline));
     let mut shown = None;
     let (results, ended) = {
         let suite = &assignment.suite;
@@ -140,18 +221,19 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
         })
         .await
     };
-    watching.abort();
+    task.abort();
     let run = Run {
         assignment,
         scontrol: &scontrol,
-        events: &events,
+        events,
         begun: begun.1,
         results,
         ended,
         act_until: deadline + ACTING,
     };
     let concluded = conclusion::gate(run, &mut session, progress, deadline + LAST_WORD);
-    tokio::join!(concluded, meeting::dismiss(worker, &events)).0
+    let gate = tokio::join!(concluded, meeting::dismiss(worker, events)).0;
+    Checked { gate, met: Some(agent::met(&session)) }
 }
 
 /// Says a line for each phase that is over.
@@ -180,8 +262,9 @@ fn say_phases(
 }
 
 /// Tells the plugin, which reads this process's standard output, how long to wait for it.
-fn announce(time: Duration) {
+fn announce(time: Duration, watch: Option<Watch>) {
     use std::io::Write as _;
+    let time = time + watch.map_or(Duration::ZERO, |_| agent::READY_WAIT);
     // A plugin that does not listen has its own bound.
     _ = writeln!(std::io::stdout(), "deadline_ms {}", time.as_millis());
     _ = std::io::stdout().flush();

@@ -1,6 +1,7 @@
 //! Before the first round: the worker is started, this node says what it is, and the nodes meet.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use cluster::auth::Authenticator;
 use cluster::munge::Munge;
 use cluster::rendezvous::{JobKey, MeetConfig, meet_unless};
 use cluster::session::Session;
-use cluster::slurm::address::{address_of, own_address};
+use cluster::slurm::address::{AddressError, address_of, own_address};
 use cluster::slurm::config::{self, SlurmConf};
 use diag::facts::{Engine, GpuName, NodeFacts, NodeId};
 use diag::gpu_facts::Known;
@@ -17,11 +18,11 @@ use tokio::time::Instant;
 
 use crate::assignment::Assignment;
 use crate::engine;
-use crate::events::Events;
 use crate::hardware;
 use crate::protocol::DataKey;
 use crate::watch::Stopping;
 use crate::worker_client::{Options, Worker};
+use cluster::events::Events;
 
 /// The worker's program, beside this one.
 const WORKER: &str = "aimaster-worker";
@@ -51,11 +52,7 @@ pub async fn facts(assignment: &Assignment) -> (Option<Worker>, NodeFacts) {
         Some(worker) if assignment.policy.engine == Engine::Cuda => hardware::known(assignment, worker).await,
         _ => Known::default(),
     };
-    let conf = slurm_conf(assignment).ok();
-    let deadline = Instant::now() + RESOLVE_WAIT;
-    let name = &assignment.job.node;
-    let network = &assignment.policy.network;
-    let address = own_address(name, network, conf.as_ref(), Path::new("/proc"), deadline).await;
+    let address = own(assignment).await;
     let unable = match (&ports, &address, &opened) {
         (Err(error), _, _) => Some(format!("{error:#}")),
         (_, Err(error), _) => Some(format!("its own address is not known: {error}")),
@@ -76,6 +73,30 @@ pub async fn facts(assignment: &Assignment) -> (Option<Worker>, NodeFacts) {
         unable,
     };
     (worker, facts)
+}
+
+/// The same where nothing is measured.
+pub async fn bare_facts(assignment: &Assignment) -> NodeFacts {
+    let address = own(assignment).await;
+    NodeFacts {
+        version: env!("CARGO_PKG_VERSION").into(),
+        request_digest: assignment.digest.clone(),
+        engine: assignment.policy.engine,
+        unable: address.as_ref().err().map(|error| format!("its own address is not known: {error}")),
+        address: address.ok(),
+        rank_ports: Vec::new(),
+        gpus: Vec::new(),
+        libraries: String::new(),
+        known: Known::default(),
+    }
+}
+
+/// The address that this node tells the others.
+async fn own(assignment: &Assignment) -> Result<IpAddr, AddressError> {
+    let conf = slurm_conf(assignment).ok();
+    let deadline = Instant::now() + RESOLVE_WAIT;
+    let network = &assignment.policy.network;
+    own_address(&assignment.job.node, network, conf.as_ref(), Path::new("/proc"), deadline).await
 }
 
 async fn worker_beside(assignment: &Assignment) -> Result<(Worker, Vec<u16>)> {
@@ -151,7 +172,7 @@ pub async fn session(
 pub async fn introduce(worker: &mut Option<Worker>, session: &Session, events: &Events) {
     let Some(present) = worker else { return };
     let me: NodeId = session.me();
-    let key = DataKey(*session.data_key());
+    let key = DataKey(*session.workers_key());
     if let Err(error) = present.join(me, key, WORKER_WAIT).await {
         events.log(&format!("the worker did not take note of the meeting: {error}"));
     }

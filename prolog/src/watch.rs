@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::events::Events;
+use cluster::events::Events;
 
 /// How often the parent process is looked at: cheap, no call to Slurm.
 const PARENT_POLL: Duration = Duration::from_millis(500);
@@ -47,6 +47,12 @@ impl fmt::Display for Stop {
 pub struct Stopping(watch::Receiver<Option<Stop>>);
 
 impl Stopping {
+    /// The stop, if there was one.
+    #[must_use]
+    pub fn now(&self) -> Option<Stop> {
+        self.0.borrow().clone()
+    }
+
     /// Waits for a stop.
     pub async fn stopped(&mut self) -> Stop {
         match self.0.wait_for(Option::is_some).await {

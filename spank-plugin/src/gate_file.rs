@@ -1,6 +1,6 @@
-//! Finds and reads the launch gate of a job: `<root>/<cluster>/<node>/<job>.<restart>/gate.json`. Every step
-//! down is taken from an open folder, without following links, and must belong to root. What a gate means is
-//! [`crate::remote`]'s.
+//! Finds the run folder of a job, `<root>/<cluster>/<node>/<job>.<restart>/`, and reads the launch gate and what else the
+//! prolog left there. Every step down is taken from an open folder, without following links, and must belong to root.
+//! What a gate means is [`crate::remote`]'s.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use diag::gate::{FILE_NAME, Gate, MAX_BYTES};
+use diag::telemetry::{self, MAX_TAKEN_CHARS, TAKEN_FILE_NAME, Telemetry};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 
@@ -60,15 +61,22 @@ pub enum GateError {
         cause: std::io::Error,
     },
     /// The content is no gate.
-    #[error("the verdict file is broken: {0}")]
+    #[error("the verdict file, or what stands beside it, is broken: {0}")]
     Broken(String),
 }
 
-/// The gate of the highest restart of this job.
+/// The folder of one run of a job.
+#[derive(Debug)]
+pub struct RunFolder {
+    folder: OwnedFd,
+    owner: u32,
+}
+
+/// The folder of the highest restart of this job.
 ///
 /// # Errors
 /// If there is none, more than one node's, or it can't be trusted or read.
-pub fn read(wanted: &Wanted<'_>) -> Result<Gate, GateError> {
+pub fn find(wanted: &Wanted<'_>) -> Result<RunFolder, GateError> {
     let root_name = wanted.root.display().to_string();
     let root = match openat(CWD, wanted.root, FOLDER, Mode::empty()) {
         Ok(root) => checked(root, &root_name, wanted.owner, FileType::Directory)?,
@@ -86,7 +94,72 @@ pub fn read(wanted: &Wanted<'_>) -> Result<Gate, GateError> {
     }
     let (node, name) = found.ok_or(GateError::Missing)?;
     let folder = enter(&node, &name, wanted.owner)?.ok_or(GateError::Missing)?;
-    read_gate(&folder, wanted.owner)
+    Ok(RunFolder { folder, owner: wanted.owner })
+}
+
+impl RunFolder {
+    /// The gate.
+    ///
+    /// # Errors
+    /// If there is none, or it can't be trusted or read.
+    pub fn gate(&self) -> Result<Gate, GateError> {
+        let content = self.content(FILE_NAME, MAX_BYTES)?.ok_or(GateError::Missing)?;
+        let gate: Gate =
+            serde_json::from_slice(&content).map_err(|cause| GateError::Broken(cause.to_string()))?;
+        if gate.schema == 1 {
+            Ok(gate)
+        } else {
+            Err(GateError::Broken(format!("schema {} is unknown", gate.schema)))
+        }
+    }
+
+    /// How ranks reach the agent; `None`: they don't.
+    ///
+    /// # Errors
+    /// If the file can't be trusted or read.
+    pub fn telemetry(&self) -> Result<Option<Telemetry>, GateError> {
+        let Some(content) = self.content(telemetry::FILE_NAME, telemetry::MAX_BYTES)? else {
+            return Ok(None);
+        };
+        let found: Telemetry =
+            serde_json::from_slice(&content).map_err(|cause| GateError::Broken(cause.to_string()))?;
+        if found.is_sound() {
+            Ok(Some(found))
+        } else {
+            Err(GateError::Broken("it can't be put into an environment".into()))
+        }
+    }
+
+    /// Tells the agent that a task has a profiler of the user's own. The first such task is enough.
+    ///
+    /// # Errors
+    /// If the file can't be written.
+    pub fn note_taken(&self, value: &str) -> std::io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match openat(&self.folder, TAKEN_FILE_NAME, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => File::from(file),
+            Err(Errno::EXIST) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        };
+        let shown: String = value.chars().take(MAX_TAKEN_CHARS).collect();
+        std::io::Write::write_all(&mut &file, shown.as_bytes())
+    }
+
+    fn content(&self, name: &'static str, most: usize) -> Result<Option<Vec<u8>>, GateError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = match openat(&self.folder, name, flags, Mode::empty()) {
+            Ok(file) => checked(file, name, self.owner, FileType::RegularFile)?,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(GateError::Foreign { what: name.into(), expected: "file" }),
+            Err(errno) => return Err(unreadable(name, errno)),
+        };
+        let content = read_open(&File::from(file), most + 1)
+            .map_err(|cause| GateError::Unreadable { what: name.into(), cause })?;
+        if content.len() > most {
+            return Err(GateError::Broken(format!("it is larger than {most} bytes")));
+        }
+        Ok(Some(content))
+    }
 }
 
 const FOLDER: OFlags = OFlags::RDONLY
@@ -142,28 +215,6 @@ fn restart_of(name: &str, job: u32) -> Option<u32> {
     (id == job.to_string() && restart == format!("{count}")).then_some(count)
 }
 
-fn read_gate(folder: &OwnedFd, owner: u32) -> Result<Gate, GateError> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = match openat(folder, FILE_NAME, flags, Mode::empty()) {
-        Ok(file) => checked(file, FILE_NAME, owner, FileType::RegularFile)?,
-        Err(Errno::NOENT) => return Err(GateError::Missing),
-        Err(Errno::LOOP) => return Err(GateError::Foreign { what: FILE_NAME.into(), expected: "file" }),
-        Err(errno) => return Err(unreadable(FILE_NAME, errno)),
-    };
-    let content = read_open(&File::from(file), MAX_BYTES + 1)
-        .map_err(|cause| GateError::Unreadable { what: FILE_NAME.into(), cause })?;
-    if content.len() > MAX_BYTES {
-        return Err(GateError::Broken(format!("it is larger than {MAX_BYTES} bytes")));
-    }
-    let gate: Gate =
-        serde_json::from_slice(&content).map_err(|cause| GateError::Broken(cause.to_string()))?;
-    if gate.schema == 1 {
-        Ok(gate)
-    } else {
-        Err(GateError::Broken(format!("schema {} is unknown", gate.schema)))
-    }
-}
-
 /// Passes on what is open if it is of the right kind, the owner's, and nobody else may write it.
 fn checked(fd: OwnedFd, name: &str, owner: u32, kind: FileType) -> Result<OwnedFd, GateError> {
     let stat: Stat = fstat(fd.as_fd()).map_err(|errno| unreadable(name, errno))?;
@@ -205,7 +256,7 @@ mod tests {
 
         fn read(&self, cluster: Option<&str>, node: Option<&str>) -> Result<Gate, GateError> {
             let owner = rustix::process::getuid().as_raw();
-            read(&Wanted { root: self.folder.path(), owner, cluster, node, job: 7 })
+            find(&Wanted { root: self.folder.path(), owner, cluster, node, job: 7 })?.gate()
         }
     }
 
@@ -235,7 +286,7 @@ mod tests {
         tree.gate("c/n1/7.0", GOOD);
         let gate = root.join("c/n1/7.0").join(FILE_NAME);
         let wanted = Wanted { root, owner: 4_000_000, cluster: None, node: Some("n1"), job: 7 };
-        assert!(matches!(read(&wanted), Err(GateError::Foreign { .. })));
+        assert!(matches!(find(&wanted), Err(GateError::Foreign { .. })));
 
         fs::set_permissions(&gate, fs::Permissions::from_mode(0o666)).unwrap();
         assert!(matches!(tree.read(None, Some("n1")), Err(GateError::Foreign { .. })));
@@ -259,5 +310,38 @@ mod tests {
         let tree = Tree::new();
         fs::create_dir_all(tree.folder.path().join("c/n1/7.0").join(FILE_NAME)).unwrap();
         assert!(matches!(tree.read(None, Some("n1")), Err(GateError::Foreign { .. })));
+    }
+
+    #[test]
+    fn what_tasks_get_is_read_with_the_same_care() {
+        let tree = Tree::new();
+        tree.gate("c/n1/7.0", GOOD);
+        let root = tree.folder.path();
+        let owner = rustix::process::getuid().as_raw();
+        let found = find(&Wanted { root, owner, cluster: None, node: None, job: 7 }).unwrap();
+        assert_eq!(found.telemetry().unwrap(), None);
+        let path = root.join("c/n1/7.0").join(telemetry::FILE_NAME);
+        let good = Telemetry::new("aimaster-c4d/n1/7/0".into(), "/x/y.so".into());
+        fs::write(&path, serde_json::to_vec(&good).unwrap()).unwrap();
+        assert_eq!(found.telemetry().unwrap(), Some(good));
+        for content in ["", "{", r#"{"schema":1,"socket":"s","profiler":"relative"}"#] {
+            fs::write(&path, content).unwrap();
+            assert!(matches!(found.telemetry(), Err(GateError::Broken(_))), "{content}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o622)).unwrap();
+        assert!(matches!(found.telemetry(), Err(GateError::Foreign { .. })));
+    }
+
+    #[test]
+    fn the_first_foreign_profiler_is_noted_and_bounded() {
+        let tree = Tree::new();
+        tree.gate("c/n1/7.0", GOOD);
+        let root = tree.folder.path();
+        let owner = rustix::process::getuid().as_raw();
+        let found = find(&Wanted { root, owner, cluster: None, node: None, job: 7 }).unwrap();
+        found.note_taken(&"x".repeat(100_000)).unwrap();
+        found.note_taken("second").unwrap();
+        let noted = fs::read_to_string(root.join("c/n1/7.0").join(TAKEN_FILE_NAME)).unwrap();
+        assert_eq!(noted, "x".repeat(MAX_TAKEN_CHARS));
     }
 }

@@ -20,6 +20,7 @@ mod policy;
 mod remote;
 mod step;
 mod submission;
+mod telemetry;
 
 use std::ffi::{c_char, c_int};
 

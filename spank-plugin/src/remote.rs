@@ -1,5 +1,6 @@
-//! The `remote` context: slurmstepd. As root, before the change of user, the launch gate is read; in each task
-//! it is obeyed: the task ends with the verdict, or starts. A job without a gate is one whose helper did not
+//! The `remote` context: slurmstepd. As root, before the change of user, the launch gate is read, and the tasks'
+//! environment is prepared for the runtime check; in each task
+//! the gate is obeyed: the task ends with the verdict, or starts. A job without a gate is one whose helper did not
 //! run; the policy's `on_error` decides about it, if it was to be checked at all.
 
 use std::io::Write;
@@ -16,8 +17,8 @@ use slurm_spank::SpankHandle;
 use crate::arguments::Arguments;
 use crate::boundary::error;
 use crate::files;
-use crate::gate_file::{self, GateError, Wanted};
-use crate::{job_script, options, policy};
+use crate::gate_file::{self, GateError, RunFolder, Wanted};
+use crate::{job_script, options, policy, telemetry};
 
 /// The step that holds a job's cgroup and adopts ssh sessions; it runs nothing of the user's.
 const EXTERN_STEP: u32 = 0xffff_fffc;
@@ -58,7 +59,7 @@ impl Decision {
     }
 }
 
-/// Reads the launch gate.
+/// Reads the launch gate and prepares the tasks' environment.
 pub fn post_opt(spank: &SpankHandle, arguments: &Arguments) {
     let step = spank.job_stepid().unwrap_or(0);
     if step == EXTERN_STEP {
@@ -68,7 +69,12 @@ pub fn post_opt(spank: &SpankHandle, arguments: &Arguments) {
         error("Slurm does not say which job this is: its launch gate can't be read, and it starts");
         return;
     };
-    let decision = match gate(job) {
+    let (folder, gate) = match run_folder(job).and_then(|folder| Ok((folder.gate()?, folder))) {
+        Ok((gate, folder)) => (Some(folder), Ok(gate)),
+        Err(cause) => (None, Err(cause)),
+    };
+    telemetry::inject(spank, folder.as_ref());
+    let decision = match gate {
         Ok(gate) => {
             let says_so = if gate.untold { tells_the_user(spank, step) } else { step == BATCH_STEP };
             Some(Decision::of(&gate, says_so))
@@ -108,15 +114,15 @@ fn print(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-fn gate(job: u32) -> Result<Gate, GateError> {
+fn run_folder(job: u32) -> Result<RunFolder, GateError> {
     // slurmd sets it, and SLURM_CONF, in slurmstepd's own environment. The job's environment is the user's word, and is
-    // never asked where the gate is.
+    // never asked where the folder is.
     let node = node_name();
     let wanted = Wanted { root: Path::new(RUN_ROOT), owner: 0, cluster: None, node: node.as_deref(), job };
-    match gate_file::read(&wanted) {
+    match gate_file::find(&wanted) {
         Err(GateError::Ambiguous) => {
             let cluster = cluster_name();
-            gate_file::read(&Wanted { cluster: cluster.as_deref(), ..wanted })
+            gate_file::find(&Wanted { cluster: cluster.as_deref(), ..wanted })
         }
         other => other,
     }

@@ -20,8 +20,8 @@ pub const NODE_PLUGIN: &str = "/opt/aimaster/spank_aimaster.so";
 /// The plugin as cargo names it.
 const BUILT_PLUGIN: &str = "libspank_aimaster.so";
 /// The programs of the product.
-const HELPERS: [&str; 5] =
-    ["aimaster-prolog", "aimaster-worker", "aimaster-epilog", "aimaster-watcher", "aimaster"];
+const HELPERS: [&str; 6] =
+    ["aimaster-prolog", "aimaster-worker", "aimaster-epilog", "aimaster-c4d", "aimaster-watcher", "aimaster"];
 /// The packages that build them.
 const PACKAGES: [&str; 4] = ["spank-plugin", "prolog", "epilog", "cli"];
 /// A build from nothing, on a small machine that others use too.

@@ -45,6 +45,7 @@
 
 mod base;
 mod builder;
+pub mod c4d;
 mod cluster;
 mod conf;
 mod cpu;

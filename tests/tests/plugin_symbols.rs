@@ -22,7 +22,7 @@ const OFFERED: [&str; 10] = [
 ];
 
 /// All that is called of Slurm; each is there from 22.05 on.
-const NEEDED_OF_SLURM: [&str; 12] = [
+const NEEDED_OF_SLURM: [&str; 14] = [
     "slurm_debug",
     "slurm_debug2",
     "slurm_debug3",
@@ -34,7 +34,9 @@ const NEEDED_OF_SLURM: [&str; 12] = [
     "spank_getenv",
     "spank_job_control_setenv",
     "spank_option_register",
+    "spank_setenv",
     "spank_strerror",
+    "spank_unsetenv",
 ];
 
 // B02, B17, A07: no name of libslurm's, and none that a release lacks.

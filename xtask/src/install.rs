@@ -16,6 +16,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("aimaster-worker", "usr/libexec/aimaster/aimaster-worker"),
     ("aimaster-epilog", "usr/libexec/aimaster/aimaster-epilog"),
     ("aimaster-watcher", "usr/libexec/aimaster/aimaster-watcher"),
+    ("aimaster-c4d", "usr/libexec/aimaster/aimaster-c4d"),
     ("aimaster", "usr/bin/aimaster"),
 ];
 
@@ -29,7 +30,7 @@ const PROFILER: (&str, &str, &str, &str) = (
     "plugin",
     "nccl-profiler-plugin",
     "libnccl_profiler_aimaster.so",
-    "usr/lib/aimaster/libnccl-profiler-aimaster.so",
+    "usr/libexec/aimaster/libnccl-profiler-aimaster.so",
 );
 
 /// Debian's folder of Slurm plugins (see `scontrol show config`, PluginDir).

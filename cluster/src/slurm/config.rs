@@ -13,6 +13,8 @@ pub const USUAL_PLACES: [&str; 4] = [
     "/run/slurm/conf/slurm.conf",
     "/var/spool/slurmd/conf-cache/slurm.conf",
 ];
+/// SlurmdSpoolDir where the file does not say.
+const SPOOL_DIR: &str = "/var/spool/slurmd";
 /// Includes inside includes.
 const MAX_DEPTH: u32 = 8;
 /// Files in all.
@@ -145,6 +147,23 @@ impl SlurmConf {
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.values.get(&key.to_ascii_lowercase()).map(String::as_str)
+    }
+
+    /// Where slurmd keeps the sockets of its steps; `host` is this machine's name.
+    #[must_use]
+    pub fn slurmd_spool_dir(&self, node: &str, host: &str) -> PathBuf {
+        let folder = self.get("SlurmdSpoolDir").unwrap_or(SPOOL_DIR);
+        folder.replace("%h", host.split('.').next().unwrap_or(host)).replace("%n", node).into()
+    }
+
+    /// Whether each job has a step on each of its nodes for all of its life (PrologFlags=Contain, which X11 and RunInJob
+    /// bring along).
+    #[must_use]
+    pub fn has_extern_steps(&self) -> bool {
+        let flags = self.get("PrologFlags").unwrap_or_default();
+        let brings =
+            |flag: &str| ["contain", "x11", "runinjob"].iter().any(|one| flag.eq_ignore_ascii_case(one));
+        flags.split(',').map(str::trim).any(brings)
     }
 
     /// munged's socket of AuthInfo.
@@ -308,6 +327,26 @@ mod tests {
             let mut conf = SlurmConf::default();
             let mut files = 1;
             let _ = conf.take(Path::new("/nonexistent/x"), &text, 1, &mut files);
+        }
+    }
+
+    #[test]
+    fn where_steps_are_seen_and_whether_there_is_always_one() {
+        let conf = |text: &str| {
+            let mut conf = SlurmConf::default();
+            conf.take(Path::new("/x"), text, 1, &mut 1).unwrap();
+            conf
+        };
+        let spool = |text: &str| conf(text).slurmd_spool_dir("n1", "host.site");
+        assert_eq!(spool(""), Path::new("/var/spool/slurmd"));
+        assert_eq!(spool("SlurmdSpoolDir=/s/%h.%n\n"), Path::new("/s/host.n1"));
+        for (text, lasting) in [
+            ("", false),
+            ("PrologFlags=Alloc,DeferBatch\n", false),
+            ("PrologFlags=Alloc,contain\n", true),
+            ("PrologFlags=X11\n", true),
+        ] {
+            assert_eq!(conf(text).has_extern_steps(), lasting, "{text}");
         }
     }
 }

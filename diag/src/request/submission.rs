@@ -10,7 +10,7 @@ use crate::request::values::{
 };
 use crate::request::{Ask, FailAction, Request, RuntimeRequest, SanityRequest};
 
-use rules::{apply_policy, leave_out_c4d_while_it_is_not_built, refuse_unbuilt};
+use rules::{apply_policy, lone_runtime_action, refuse_unbuilt};
 
 mod rules;
 #[cfg(test)]
@@ -164,8 +164,8 @@ pub fn resolve(inputs: &Inputs, policy: Option<&Policy>) -> Result<Resolved, Vec
     let mut mistakes = Mistakes::default();
     let mut notices = Vec::new();
     let document = read_document(inputs, &mut mistakes);
-    let mut merged = merge(inputs, document, &mut notices, &mut mistakes);
-    leave_out_c4d_while_it_is_not_built(&mut merged, &mut notices, &mut mistakes);
+    let merged = merge(inputs, document, &mut notices, &mut mistakes);
+    lone_runtime_action(&merged, &mut notices);
     if let Some(checks) = &merged.checks {
         refuse_unbuilt(checks, policy, &mut mistakes);
     }

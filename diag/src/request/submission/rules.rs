@@ -9,24 +9,16 @@ use crate::request::effective::{OFF_REFUSED, missing_site_checks, shortened_noti
 use crate::request::mistake::{Mistakes, Origin};
 use crate::request::values::{CheckList, RUNTIME_ACTIONS, action_list, name_list};
 
-/// The runtime check is not in this build. Who asks for it by flag or twin is refused; a document that asks for
-/// it stays usable: the part is left out with a notice. This function goes when the runtime check comes.
-pub(super) fn leave_out_c4d_while_it_is_not_built(
-    merged: &mut Merged,
-    notices: &mut Vec<String>,
-    mistakes: &mut Mistakes,
-) {
-    if let Some(Said { origin, .. }) = merged.runtime.take_if(|said| said.value) {
-        if let Origin::Document { path, .. } = &origin {
-            notices.push(format!("{path}: c4d is not built yet, it is left out"));
-        } else {
-            mistakes.push(origin, "c4d is not built yet", "leave it out, or give off");
-        }
-    }
+/// Says of an action of the runtime check, typed without that check, that it changes nothing. (A document's belongs to the
+/// document's own part.)
+pub(super) fn lone_runtime_action(merged: &Merged, notices: &mut Vec<String>) {
+    let asked = merged.runtime.as_ref().is_some_and(|said| said.value);
     if let Some(Said { origin, .. }) = &merged.runtime_fail_action
+        && !asked
         && !matches!(origin, Origin::Document { .. })
     {
-        notices.push(format!("{origin}: without effect, c4d is not built yet"));
+        notices
+            .push(format!("{origin}: without effect, the runtime check is not asked for (--runtime-check)"));
     }
 }
 

@@ -171,24 +171,28 @@ fn with_a_policy_a_check_must_be_built_for_its_engine() {
 }
 
 #[test]
-fn c4d_is_refused_by_flag_and_left_out_of_a_document() {
+fn c4d_is_asked_for_by_flag_twin_and_document() {
+    let on = |fail_action| Ask::On(RuntimeRequest { fail_action });
     for given in [bare(), flag("c4d"), flag("C4D"), twin("c4d")] {
         let inputs = Inputs { runtime_check: given, ..Inputs::default() };
-        assert!(lines(&inputs, None)[0].contains("c4d is not built yet"));
+        let resolved = resolve(&inputs, None).unwrap();
+        assert_eq!((resolved.request.runtime, resolved.notices.len()), (on(None), 0));
     }
-    for part in [r#"{"micro_benchmarks": "c4d", "fail_action": "retain"}"#, "{}"] {
+    for (part, action) in
+        [(r#"{"micro_benchmarks": "c4d", "fail_action": "retain"}"#, Some(FailAction::Retain)), ("{}", None)]
+    {
         let text = format!(r#"{{"aimaster": {{"runtime_check": {part}}}}}"#);
         let inputs = Inputs { aimaster: flag(&text), ..Inputs::default() };
         let resolved = resolve(&inputs, None).unwrap();
-        assert_eq!(resolved.request.runtime, Ask::Site);
-        assert_eq!(resolved.notices.len(), 1);
-        assert!(resolved.notices[0].contains("c4d is not built yet"), "{:?}", resolved.notices);
+        assert_eq!((resolved.request.runtime, resolved.notices.len()), (on(action), 0));
         let resolved = resolve(&Inputs { runtime_check: flag("off"), ..inputs }, None).unwrap();
         assert_eq!(resolved.request.runtime, Ask::Off);
-        assert!(!resolved.notices.iter().any(|notice| notice.contains("not built")));
     }
     let lone = Inputs { runtime_fail_action: flag("retain"), ..Inputs::default() };
     assert!(resolve(&lone, None).unwrap().notices[0].starts_with("--runtime-fail-action: without effect"));
+    let both = Inputs { runtime_check: bare(), ..lone };
+    let resolved = resolve(&both, None).unwrap();
+    assert_eq!((resolved.request.runtime, resolved.notices.len()), (on(Some(FailAction::Retain)), 0));
 }
 
 #[test]

@@ -1,0 +1,256 @@
+//! The loop of an agent: once a second it looks whether the job is still here and what has changed; between that it
+//! lets ranks in. It ends when the epilog says so, or when the job is gone.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use cluster::events::Events;
+use cluster::order::Telemetry as Reach;
+use diag::c4d::digest::MAX_RANKS;
+use diag::c4d::finding::{Finding, State};
+use diag::report::printable;
+use diag::telemetry::{MAX_TAKEN_CHARS, TAKEN_FILE_NAME};
+use jiff::Timestamp;
+use rustix::fs::{Mode, OFlags, openat};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::c4d::birth::Agent;
+use crate::c4d::lock::Lock;
+use crate::c4d::ranks::Ranks;
+use crate::c4d::report::{Finished, MOST_ENTRIES, RuntimeReport, Status, Telemetry};
+use crate::c4d::socket::{Arrival, Arrivals, Refusal};
+use crate::c4d::steps::Watchdog;
+
+/// This program, in syslog.
+const PROCESS: &str = "aimaster-c4d";
+
+/// Between two looks.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Refusals that are logged one by one; a flood is counted only.
+const LOGGED_REFUSALS: u64 = 20;
+
+/// An agent at work.
+pub struct Life {
+    runtime: Runtime,
+    terminated: Signal,
+    arrivals: Option<Arrivals>,
+    watch: Watch,
+    _lock: Lock,
+}
+
+/// What it knows.
+struct Watch {
+    folder: std::os::fd::OwnedFd,
+    events: Events,
+    watchdog: Watchdog,
+    ranks: Ranks,
+    report: RuntimeReport,
+    /// What stands in the file.
+    written: Option<RuntimeReport>,
+}
+
+impl Life {
+    /// Takes an agent that was born; from here on it hears signals.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn new(agent: Agent) -> Result<Self> {
+        let Agent { order, policy, folder, door, lock, notes } = agent;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (terminated, arrivals) = {
+            let _inside = runtime.enter();
+            let terminated = signal(SignalKind::terminate()).context("SIGTERM can't be heard")?;
+            (terminated, door.map(Arrivals::new).transpose()?)
+        };
+        let events = Events::open(&policy.paths.syslog, PROCESS, order.node(), order.job.job_id);
+        let telemetry = match &order.telemetry {
+            Reach::Socket(_) => telemetry(Status::None, Vec::new()),
+            Reach::Unavailable { because } => telemetry(Status::Unavailable, vec![because.clone()]),
+        };
+        let report = RuntimeReport {
+            schema: 1,
+            job_id: order.job.job_id,
+            cluster: order.job.cluster.clone(),
+            check_number: order.job.restart.saturating_add(1),
+            node: order.node().to_owned(),
+            started_at: Timestamp::now(),
+            first_step_at: None,
+            finished: None,
+            telemetry,
+            judged: false,
+            findings: Vec::new(),
+            withdrawn: Vec::new(),
+            errors: Vec::new(),
+        };
+        let ranks = Ranks::new(&order.nodes, order.me, Instant::now());
+        let report = RuntimeReport { judged: ranks.judges(), ..report };
+        let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, Instant::now());
+        let mut watch = Watch { folder, events, watchdog, ranks, report, written: None };
+        notes.iter().for_each(|note| watch.note(note));
+        // The file is there as long as the agent is.
+        watch.write().context("runtime.json can't be written")?;
+        Ok(Self { runtime, terminated, arrivals, watch, _lock: lock })
+    }
+
+    /// Until the job is over.
+    pub fn live(self) -> ExitCode {
+        let Self { runtime, mut terminated, mut arrivals, mut watch, _lock } = self;
+        let because = runtime.block_on(async {
+            let mut tick = interval(TICK);
+            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    _ = terminated.recv() => return "the job's epilog ended it".to_owned(),
+                    _ = tick.tick() => if let Some(because) = watch.look() { return because },
+                    came = next(&mut arrivals) => watch.meet(came),
+                }
+            }
+        });
+        watch.end(because);
+        ExitCode::SUCCESS
+    }
+}
+
+async fn next(arrivals: &mut Option<Arrivals>) -> Result<Arrival, Refusal> {
+    match arrivals {
+        Some(arrivals) => arrivals.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn telemetry(status: Status, because: Vec<String>) -> Telemetry {
+    Telemetry { status, because, ranks: 0, refused: 0 }
+}
+
+impl Watch {
+    /// One look; why the agent ends, if it does.
+    fn look(&mut self) -> Option<String> {
+        if rustix::fs::fstat(&self.folder).is_ok_and(|stat| stat.st_nlink == 0) {
+            return Some("its run folder was removed".to_owned());
+        }
+        if let Some(because) = self.watchdog.look(Instant::now()) {
+            return Some(because);
+        }
+        if self.watchdog.has_seen() && self.report.first_step_at.is_none() {
+            self.report.first_step_at = Some(Timestamp::now());
+        }
+        if self.report.telemetry.status == Status::None {
+            self.look_for_another_profiler();
+        }
+        let (_, changes) = self.ranks.look(Instant::now());
+        if !changes.is_empty() {
+            changes.iter().for_each(|change| self.tell(change));
+            self.report.findings = self.ranks.standing().take(MOST_ENTRIES).cloned().collect();
+        }
+        if let Err(error) = self.write() {
+            self.events.log(&format!("runtime.json can't be written: {error}"));
+        }
+        None
+    }
+
+    /// Says what is new, or no longer holds.
+    fn tell(&mut self, change: &Finding) {
+        let Finding { class, confidence, message, state, .. } = change;
+        match state {
+            State::Confirmed => {
+                let line = format!(
+                    "event=RuntimeCheckFailed class={class} confidence={confidence:.2} summary={message:?}"
+                );
+                self.events.event(&line, true);
+            }
+            State::Withdrawn { because } => {
+                let line = format!(
+                    "event=RuntimeCheckWithdrawn class={class} because={because:?} summary={message:?}"
+                );
+                self.events.event(&line, false);
+                if self.report.withdrawn.len() < MOST_ENTRIES {
+                    self.report.withdrawn.push(change.clone());
+                }
+            }
+        }
+    }
+
+    /// Whether the plugin found the user's own profiler in a task's environment.
+    fn look_for_another_profiler(&mut self) {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let Ok(file) = openat(&self.folder, TAKEN_FILE_NAME, flags, Mode::empty()) else { return };
+        let mut value = String::new();
+        let most = MAX_TAKEN_CHARS as u64 * 4;
+        let read = std::io::Read::read_to_string(
+            &mut std::io::Read::take(std::fs::File::from(file), most),
+            &mut value,
+        );
+        let shown = if read.is_ok() { printable(&value) } else { "?".to_owned() };
+        let because = format!("the job has a profiler plugin of its own: NCCL_PROFILER_PLUGIN={shown}");
+        self.events.log(&format!("telemetry is unavailable: {because}"));
+        self.report.telemetry.status = Status::Unavailable;
+        self.because(because);
+    }
+
+    fn meet(&mut self, came: Result<Arrival, Refusal>) {
+        match came {
+            Ok(arrival) => self.admit(arrival),
+            Err(Refusal { uid, pid, because }) => {
+                self.report.telemetry.refused += 1;
+                if self.report.telemetry.refused <= LOGGED_REFUSALS {
+                    let [uid, pid] =
+                        [uid, pid].map(|one| one.map_or_else(|| "?".to_owned(), |one| one.to_string()));
+                    self.events.log(&format!(
+                        "a process that came to the socket was refused (uid {uid}, pid {pid}): {because}"
+                    ));
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, arrival: Arrival) {
+        if arrival.ring.is_some() {
+            self.report.telemetry.ranks += 1;
+            self.report.telemetry.status = Status::Ok;
+        } else {
+            if self.report.telemetry.status == Status::None {
+                self.report.telemetry.status = Status::Unavailable;
+            }
+            self.because(arrival.hello.status.why().to_owned());
+        }
+        if !self.ranks.admit(arrival) {
+            self.because(format!(
+                "more than {MAX_RANKS} processes use NCCL on this node: the others are not followed"
+            ));
+        }
+    }
+
+    fn because(&mut self, line: String) {
+        let known = &mut self.report.telemetry.because;
+        if known.len() < MOST_ENTRIES && !known.contains(&line) {
+            known.push(line);
+        }
+    }
+
+    fn note(&mut self, line: &str) {
+        self.events.log(line);
+        if self.report.errors.len() < MOST_ENTRIES {
+            self.report.errors.push(printable(line));
+        }
+    }
+
+    fn write(&mut self) -> std::io::Result<()> {
+        if self.written.as_ref() == Some(&self.report) {
+            return Ok(());
+        }
+        self.report.write(&self.folder)?;
+        self.written = Some(self.report.clone());
+        Ok(())
+    }
+
+    fn end(&mut self, because: String) {
+        self.report.finished = Some(Finished { at: Timestamp::now(), because });
+        if let Err(error) = self.write() {
+            self.events.log(&format!("the last runtime.json can't be written: {error}"));
+        }
+    }
+}

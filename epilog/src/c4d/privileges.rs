@@ -1,0 +1,21 @@
+//! What the agent gives up before it hears anybody: all of root's power but looking into processes and the kernel log.
+//! It stays root by name, since the run folder and `scontrol` ask for that.
+
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities, set_no_new_privs};
+
+/// What is kept, as far as it was there: wait channels and descriptors of users' processes, the kernel log.
+const KEPT: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::SYSLOG);
+
+/// Gives the rest up for good, also for what this process starts. This process has one thread.
+pub(super) fn give_up() -> std::io::Result<()> {
+    set_no_new_privs(true)?;
+    let mut sets = capabilities(None)?;
+    sets.permitted &= KEPT;
+    sets.effective &= KEPT;
+    sets.inheritable = CapabilitySet::empty();
+    set_capabilities(None, sets)?;
+    // It holds the key of the job's agents.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    Ok(())
+}

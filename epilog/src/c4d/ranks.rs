@@ -1,0 +1,238 @@
+//! The ranks of the job on this node, from their rings and processes to one digest a second, and the judging of a job
+//! that has this node only. Digests of several nodes have to be brought together first; until then such a job's ranks are
+//! followed and not judged.
+
+use std::fs::File;
+use std::time::Instant;
+
+use diag::c4d::digest::{Digest, MAX_RANKS, ProcessState, Rank, Telemetry, clean};
+use diag::c4d::finding::Finding;
+use diag::c4d::picture::Picture;
+use diag::c4d::settings::Settings;
+use diag::c4d::step;
+use diag::facts::NodeId;
+
+use crate::c4d::process::Followed;
+use crate::c4d::rings::{Look, Ring};
+use crate::c4d::socket::Arrival;
+
+/// All that came, at most [`MAX_RANKS`].
+#[derive(Debug)]
+pub struct Ranks {
+    node: NodeId,
+    known: Vec<Known>,
+    next: u64,
+    /// There for a job of one node.
+    judge: Option<Judge>,
+}
+
+#[derive(Debug)]
+struct Known {
+    process: Followed,
+    task: Option<u32>,
+    ring: Result<Ring<File>, String>,
+    gone: bool,
+}
+
+#[derive(Debug)]
+struct Judge {
+    picture: Picture,
+    began: Instant,
+}
+
+impl Ranks {
+    /// Of this node's part of a job; it counts time from `now` on.
+    #[must_use]
+    pub fn new(nodes: &[String], me: NodeId, now: Instant) -> Self {
+        let alone = nodes.len() == 1;
+        let judge = alone.then(|| Judge { picture: Picture::new(nodes.to_vec()), began: now });
+        Self { node: me, known: Vec::new(), next: 0, judge }
+    }
+
+    /// Lets a rank in. A process that comes again has a new ring; where there is no room, one that has ended goes. False:
+    /// there is none.
+    pub fn admit(&mut self, arrival: Arrival) -> bool {
+        let Arrival { pid, hello, ring } = arrival;
+        self.known.retain(|known| known.process.pid() != pid);
+        if self.known.len() >= MAX_RANKS {
+            let Some(ended) = self.known.iter().position(|known| known.gone) else { return false };
+            self.known.remove(ended);
+        }
+        let process = Followed::new(pid);
+        let task = process.task();
+        let ring = match ring {
+            Some(file) => Ring::open(file).map_err(|error| clean(&error.to_string())),
+            None => Err(clean(hello.status.why())),
+        };
+        self.known.push(Known { process, task, ring, gone: false });
+        true
+    }
+
+    /// What this second's digest says, and what the rules make of it where they can judge here: what is new, and what no
+    /// longer holds.
+    pub fn look(&mut self, now: Instant) -> (Digest, Vec<Finding>) {
+        let ranks = self.known.iter_mut().map(|known| known.look(now)).collect();
+        let digest = Digest { node: self.node, number: self.next, ending: false, ranks };
+        self.next += 1;
+        let changes = self.judge.as_mut().map_or_else(Vec::new, |judge| {
+            let ms = now.saturating_duration_since(judge.began).as_millis();
+            let now_ms = u64::try_from(ms).unwrap_or(u64::MAX);
+            step(&mut judge.picture, std::slice::from_ref(&digest), now_ms, &Settings::default())
+        });
+        (digest, changes)
+    }
+
+    /// The findings that hold.
+    pub fn standing(&self) -> impl Iterator<Item = &Finding> {
+        self.judge.iter().flat_map(|judge| judge.picture.standing())
+    }
+
+    /// Whether what ranks tell is judged.
+    #[must_use]
+    pub fn judges(&self) -> bool {
+        self.judge.is_some()
+    }
+}
+
+impl Known {
+    fn look(&mut self, now: Instant) -> Rank {
+        let process = self.process.look();
+        self.gone = process.state == ProcessState::Gone;
+        let look = match &mut self.ring {
+            Ok(ring) => ring.look(now),
+            Err(why) => unavailable(why.clone()),
+        };
+        let Look { comms, telemetry, kernels } = look;
+        let rank =
+            Rank { pid: self.process.pid(), task: self.task, gpu: None, process, telemetry, kernels, comms };
+        // One rank that contradicts itself must not silence the others of its node.
+        let alone = Digest { node: 0, number: 0, ending: false, ranks: vec![rank] };
+        let checked = alone.check();
+        let Some(rank) = alone.ranks.into_iter().next().filter(|_| checked.is_ok()) else {
+            let why = checked.err().and_then(|mistakes| mistakes.into_iter().next()).unwrap_or_default();
+            let Look { comms, telemetry, kernels } = unavailable(clean(&why));
+            let process = self.process.look();
+            return Rank {
+                pid: self.process.pid(),
+                task: self.task,
+                gpu: None,
+                process,
+                telemetry,
+                kernels,
+                comms,
+            };
+        };
+        rank
+    }
+}
+
+fn unavailable(why: String) -> Look {
+    Look { comms: Vec::new(), telemetry: Telemetry::Unavailable { why }, kernels: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use diag::c4d::finding::{Class, State};
+    use nccl_profiler::handover::{Hello, Status};
+    use nccl_profiler::ring::{COMMUNICATORS_AT, FILE_BYTES, Function, Header, LAYOUT_VERSION};
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::os::unix::fs::FileExt;
+    use std::process::{Child, Command};
+    use std::time::Duration;
+
+    struct Program {
+        child: Child,
+        ring: File,
+    }
+
+    impl Drop for Program {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    impl Program {
+        /// One of two ranks.
+        fn start(rank: u64) -> Self {
+            let ring = File::from(memfd_create("ring", MemfdFlags::CLOEXEC).unwrap());
+            ring.set_len(FILE_BYTES).unwrap();
+            let child = Command::new("sleep").arg("60").spawn().unwrap();
+            let program = Self { child, ring };
+            let counters = [0; nccl_profiler::ring::COUNTERS];
+            let header =
+                Header { pid: 1, nccl_version: 1, api: 5, created_ns: 1, mask: 1 << 6, written: 0, counters };
+            program.put(0, &header.encode());
+            program.put(COMMUNICATORS_AT, &[2 | 1 << 2, 0xab, 2 | 1 << 32, rank, 1, 0, 0, 0]);
+            program
+        }
+
+        fn put(&self, at: u64, words: &[u64]) {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            self.ring.write_all_at(&bytes, at).unwrap();
+        }
+
+        fn progress(&self, enqueued: u64, started: u64, finished: u64) {
+            let at = COMMUNICATORS_AT + 16 * 8 + Function::AllReduce as u64 * 64;
+            self.put(at, &[enqueued, started, finished, 0, 0, 0, 4096, started - finished]);
+        }
+
+        fn arrival(&self) -> Arrival {
+            let hello = Hello {
+                layout_version: LAYOUT_VERSION,
+                pid: 1,
+                file_bytes: FILE_BYTES,
+                nccl_version: 1,
+                api: 5,
+                status: Status::Ring,
+            };
+            Arrival { pid: self.child.id(), hello, ring: Some(self.ring.try_clone().unwrap()) }
+        }
+    }
+
+    #[test]
+    fn a_rank_that_does_not_come_is_named_and_cleared_when_it_comes() {
+        let programs = [0, 1].map(Program::start);
+        let begun = Instant::now();
+        let mut ranks = Ranks::new(&["n1".into()], 0, begun);
+        assert!(programs.iter().all(|program| ranks.admit(program.arrival())));
+        let at = |second: u64| begun + Duration::from_secs(second);
+        for second in 1..=20 {
+            programs.iter().for_each(|program| program.progress(second, second, second));
+            assert!(ranks.look(at(second)).1.is_empty());
+        }
+        programs[0].progress(21, 21, 20);
+        let found = (21..=40)
+            .find_map(|second| ranks.look(at(second)).1.into_iter().next().map(|finding| (second, finding)));
+        let (second, finding) = found.unwrap();
+        assert!(second <= 20 + 15, "{second}");
+        assert_eq!(finding.class, Class::NonCommunicationHang, "{finding:#?}");
+        let suspects: Vec<u32> = finding.suspects.iter().map(|who| who.pid).collect();
+        assert_eq!(suspects, [programs[1].child.id()], "{finding:#?}");
+        assert_eq!(ranks.standing().count(), 1);
+        programs.iter().for_each(|program| program.progress(22, 22, 22));
+        let withdrawn = (41..=60).find_map(|second| ranks.look(at(second)).1.into_iter().next()).unwrap();
+        assert!(matches!(withdrawn.state, State::Withdrawn { .. }), "{withdrawn:#?}");
+        assert_eq!(ranks.standing().count(), 0);
+    }
+
+    #[test]
+    fn a_process_has_one_place_and_a_full_table_takes_no_more() {
+        let programs = [Program::start(0)];
+        let mut ranks = Ranks::new(&["n1".into(), "n2".into()], 1, Instant::now());
+        assert!(ranks.admit(programs[0].arrival()) && ranks.admit(programs[0].arrival()));
+        let (digest, changes) = ranks.look(Instant::now());
+        assert_eq!((digest.node, digest.ranks.len(), changes.len(), ranks.judges()), (1, 1, 0, false));
+        digest.check().unwrap();
+        // Numbers that no process has: they are gone at once, and make room.
+        let stranger = |pid| Arrival { pid, ..programs[0].arrival() };
+        for index in 1..MAX_RANKS {
+            assert!(ranks.admit(stranger(u32::MAX - index as u32)));
+        }
+        assert!(!ranks.admit(stranger(u32::MAX - 1000)));
+        ranks.look(Instant::now());
+        assert!(ranks.admit(stranger(u32::MAX - 1000)));
+        assert_eq!(ranks.look(Instant::now()).0.ranks.len(), MAX_RANKS);
+    }
+}

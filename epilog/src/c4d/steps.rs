@@ -1,0 +1,157 @@
+//! Whether the job is still on this node, from the sockets of its slurmstepds: no question to slurmd or slurmctld. It is
+//! the second net: the epilog ends the agent, and this ends it where no epilog runs.
+//!
+//! slurmstepd binds `<SlurmdSpoolDir>/<node>_<job>.<step>`, an extern step too. A file alone proves nothing, since a
+//! slurmstepd that was killed leaves its file; and a line of `/proc/net/unix` alone proves nothing, since a user's
+//! process in a mount namespace of its own can bind any path. Both together are believed.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use cluster::order::Steps;
+
+/// How long the first step may take to come: until then a site's own prolog scripts may run, on all nodes.
+pub const FIRST_STEP: Duration = Duration::from_secs(600);
+
+/// So long without a step, where the job has one all of its life, and the job is gone. More than one look.
+pub const NO_STEP: Duration = Duration::from_secs(4);
+
+/// The same where steps come and go: a user of salloc may think for a while.
+pub const NO_STEP_BETWEEN: Duration = Duration::from_secs(3600);
+
+/// Most files that are looked at: those of the steps and jobs on one node.
+const MOST_FILES: usize = 20_000;
+
+/// Where the kernel lists bound sockets.
+const BOUND: &str = "/proc/net/unix";
+
+/// Looks for the job's steps.
+#[derive(Debug)]
+pub struct Watchdog {
+    folder: PathBuf,
+    prefix: String,
+    lasting: bool,
+    seen: bool,
+    last: Instant,
+}
+
+impl Watchdog {
+    /// For a job on a node; it counts from `now` on.
+    #[must_use]
+    pub fn new(steps: &Steps, node: &str, job_id: u32, now: Instant) -> Self {
+        let Steps { folder, lasting } = steps.clone();
+        Self { folder, prefix: format!("{node}_{job_id}."), lasting, seen: false, last: now }
+    }
+
+    /// Looks once; why the job is taken for gone, if it is.
+    pub fn look(&mut self, now: Instant) -> Option<String> {
+        // A machine that can't be looked at says nothing about the job.
+        let here = self.is_here();
+        if *here.as_ref().unwrap_or(&true) {
+            self.seen |= here.is_ok();
+            self.last = now;
+            return None;
+        }
+        let patience = match (self.seen, self.lasting) {
+            (false, _) => FIRST_STEP,
+            (true, true) => NO_STEP,
+            (true, false) => NO_STEP_BETWEEN,
+        };
+        let silent = now.saturating_duration_since(self.last);
+        (silent >= patience)
+            .then(|| format!("no step of the job was on this node for {} s", silent.as_secs()))
+    }
+
+    /// Whether a step was ever seen.
+    #[must_use]
+    pub fn has_seen(&self) -> bool {
+        self.seen
+    }
+
+    fn is_here(&self) -> std::io::Result<bool> {
+        let mut bound = None;
+        for entry in std::fs::read_dir(&self.folder)?.take(MOST_FILES) {
+            let entry = entry?;
+            if !entry.file_name().to_str().is_some_and(|name| is_step(name, &self.prefix)) {
+                continue;
+            }
+            let bound = match &bound {
+                Some(bound) => bound,
+                // Anybody may bind a name that is no text.
+                None => bound.insert(String::from_utf8_lossy(&std::fs::read(BOUND)?).into_owned()),
+            };
+            if is_bound(bound, &entry.path().to_string_lossy()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// `<prefix><step>`, or `<prefix><step>.<component>` of a heterogeneous step.
+fn is_step(name: &str, prefix: &str) -> bool {
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    name.strip_prefix(prefix).is_some_and(|rest| rest.split('.').count() <= 2 && rest.split('.').all(number))
+}
+
+/// Whether a process holds a socket of this path.
+fn is_bound(list: &str, path: &str) -> bool {
+    // The path is the last of the columns; it may hold blanks.
+    list.lines().any(|line| line.strip_suffix(path).is_some_and(|before| before.ends_with(' ')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn only_sockets_of_this_job_s_steps_count() {
+        for name in ["n1_7.0", "n1_7.4294967292", "n1_7.0.1"] {
+            assert!(is_step(name, "n1_7."), "{name}");
+        }
+        for name in ["n1_77.0", "n1_7.", "n1_7.x", "n1_7.0.1.2", "n11_7.0", "n1_7", "n1_7..0", "job00007"] {
+            assert!(!is_step(name, "n1_7."), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_path_counts_whole_and_only_as_it_is() {
+        let list = "Num RefCount Protocol Flags Type St Inode Path\n\
+            0000: 00000002 00000000 00010000 0001 01 1 /s/n1_7.0\n0000: 00000002 00000000 00010000 0001 01 1 @/s/n1_8.0\n";
+        assert!(is_bound(list, "/s/n1_7.0"));
+        for path in ["/n1_7.0", "/s/n1_7.", "/s/n1_8.0", "/s/n1_7.01"] {
+            assert!(!is_bound(list, path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_job_is_gone_when_its_steps_are_but_not_before_its_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let steps = |lasting| Steps { folder: folder.path().to_owned(), lasting };
+        let begun = Instant::now();
+        let after = |time: Duration| begun + time;
+        let mut dogs = [true, false].map(|lasting| Watchdog::new(&steps(lasting), "n1", 7, begun));
+        for dog in &mut dogs {
+            assert_eq!(dog.look(after(FIRST_STEP / 2)), None);
+        }
+        let path = folder.path().join("n1_7.0");
+        let socket = UnixListener::bind(&path).unwrap();
+        let shown = FIRST_STEP * 2;
+        for dog in &mut dogs {
+            assert_eq!(dog.look(after(shown)), None);
+        }
+        // The file stays, as that of a slurmstepd that was killed.
+        drop(socket);
+        assert!(path.exists());
+        let [lasting, coming] = &mut dogs;
+        assert_eq!(lasting.look(after(shown + NO_STEP / 2)), None);
+        assert!(lasting.look(after(shown + NO_STEP)).is_some());
+        assert_eq!(coming.look(after(shown + NO_STEP)), None);
+        assert!(coming.look(after(shown + NO_STEP_BETWEEN)).is_some());
+        let mut never = Watchdog::new(&steps(true), "n1", 7, begun);
+        assert!(never.look(after(FIRST_STEP)).is_some());
+        let unreadable = Steps { folder: folder.path().join("none"), lasting: true };
+        assert_eq!(Watchdog::new(&unreadable, "n1", 7, begun).look(after(FIRST_STEP)), None);
+    }
+}

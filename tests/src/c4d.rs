@@ -1,0 +1,100 @@
+//! The agents of the runtime check on the test cluster: which there are, and what they say. What they should be like is
+//! the tests' own.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::builder::ClusterBuilder;
+use crate::cluster::Cluster;
+use crate::install::{Install, NODE_DIR};
+use crate::procs::Process;
+use crate::product;
+use crate::slurm::JobId;
+use crate::wait::until;
+
+/// The agent's program.
+pub const AGENT: &str = "aimaster-c4d";
+
+/// The profiler plugin's file, beside the helpers.
+pub const LIBRARY: &str = "libnccl-profiler-aimaster.so";
+
+/// A flag of srun, sbatch and salloc.
+pub const FLAG: &str = "--runtime-check";
+
+/// Boots a cluster with the product. Where the profiler plugin was not built an empty file stands for it: no test here
+/// loads it.
+///
+/// # Errors
+/// See [`product::boot`].
+pub fn boot(builder: ClusterBuilder, policy: &str) -> Result<Cluster> {
+    let install = Install::from_target()?.program(crate::target_dir()?.join("rank"));
+    let cluster = product::boot_with(builder, install, policy)?;
+    let library = cluster.base().join("opt").join(LIBRARY);
+    if !library.exists() {
+        std::fs::write(&library, "").with_context(|| format!("cannot write {}", library.display()))?;
+    }
+    Ok(cluster)
+}
+
+/// The profiler plugin as the nodes see it.
+#[must_use]
+pub fn library() -> String {
+    format!("{NODE_DIR}/{LIBRARY}")
+}
+
+impl Cluster {
+    /// The agents on a node.
+    ///
+    /// # Errors
+    /// The node is down.
+    pub fn agents(&self, node: &str) -> Result<Vec<Process>> {
+        Ok(self.processes(node)?.into_iter().filter(|process| process.comm == AGENT).collect())
+    }
+
+    /// Waits until these nodes have one agent each, and says which.
+    ///
+    /// # Errors
+    /// They have not, within `within`.
+    pub fn wait_agents(&self, nodes: &[&str], within: Duration) -> Result<Vec<Process>> {
+        until(within, format!("an agent on each of {nodes:?}"), || {
+            let mut found = Vec::new();
+            for node in nodes {
+                match self.agents(node)?.as_slice() {
+                    [one] => found.push(one.clone()),
+                    _ => return Ok(None),
+                }
+            }
+            Ok(Some(found))
+        })
+    }
+
+    /// Waits until none of these nodes has an agent, a socket or a run folder of one.
+    ///
+    /// # Errors
+    /// Something is left, within `within`: the error says what.
+    pub fn wait_no_trace(&self, nodes: &[&str], within: Duration) -> Result<()> {
+        let mut left = Vec::new();
+        let gone = until(within, "nothing of the runtime check is left", || {
+            left.clear();
+            for node in nodes {
+                left.extend(self.agents(node)?.into_iter().map(|one| format!("{node}: {}", one.cmdline)));
+                let script = format!("ls -d /run/aimaster/*/*/*; grep {AGENT} /proc/net/unix");
+                let seen = self.exec(node, ["sh", "-c", &script])?.stdout;
+                left.extend(seen.lines().map(|line| format!("{node}: {line}")));
+            }
+            Ok(left.is_empty().then_some(()))
+        });
+        gone.with_context(|| format!("left: {left:#?}"))
+    }
+
+    /// What the agent of a run says in its run folder.
+    ///
+    /// # Errors
+    /// There is no such file, or it is no JSON.
+    pub fn runtime_report(&self, node: &str, job: JobId, restart: u32) -> Result<Value> {
+        let text = self.read_file(node, &format!("/run/aimaster/aim/{node}/{job}.{restart}/runtime.json"))?;
+        serde_json::from_str(&text).context("runtime.json is no JSON")
+    }
+}
