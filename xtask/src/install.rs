@@ -24,8 +24,8 @@ const PROGRAMS: &[(&str, &str)] = &[
 const BASELINES: (&str, &str) = ("conf/baselines", "etc/aimaster/baselines");
 const POLICY: (&str, &str) = ("conf/aimaster.toml", "etc/aimaster/aimaster.toml");
 
-/// The plugin that NCCL loads into users' processes: profile and package, its name as cargo has it, and where it goes. A folder of its own,
-/// so that one line mounts it into a container.
+/// The plugin that NCCL loads into users' processes: profile and package, its name as cargo has it, and where it goes:
+/// beside the helpers, as the agent has it.
 const PROFILER: (&str, &str, &str, &str) = (
     "plugin",
     "nccl-profiler-plugin",

@@ -199,7 +199,7 @@ pub(super) fn chosen(names: &[String], installed: &[Found]) -> Result<Vec<Found>
         let is_it = |gpu: &&Found| {
             lower.parse() == Ok(gpu.index)
                 || gpu.uuid.to_ascii_lowercase() == lower
-                || gpu.pci.ends_with(&lower)
+                || (lower.contains(':') && gpu.pci.ends_with(&lower))
         };
         let gpu = installed.iter().find(is_it).ok_or_else(|| {
             let present: Vec<String> =
@@ -254,6 +254,9 @@ mod tests {
     fn what_is_not_there_is_an_error_with_what_is() {
         let error = indexes(&["7"]).unwrap_err();
         assert!(error.contains("GPU 7 is not on this node") && error.contains("0000:3d:00.0"), "{error}");
+        // An address ends with a figure too: it is no index.
+        let second = &two()[1..];
+        assert!(chosen(&["0".to_owned()], second).unwrap_err().contains("GPU 0 is not on this node"));
         assert!(indexes(&["MIG-1234"]).unwrap_err().contains("MIG"));
     }
 
