@@ -62,8 +62,8 @@ const BUSY_BYTES: u64 = 20_000;
 const LOOK: Duration = Duration::from_millis(20);
 /// So long the processor stays slow after the last word: longer than a window.
 const HOLD: Duration = Duration::from_secs(2);
-/// So slow that it is far from the others even where they take turns on two cores, in windows that hold many turns.
-const VERY_SLOW_PERCENT: u32 = 2;
+/// So slow that it is below a tenth of the others, which is the limit where they take turns on two cores and differ much.
+const VERY_SLOW_PERCENT: u32 = 1;
 const WINDOWS: &str = "host.seconds_per_check = 1.5";
 
 /// The nodes go before everything else on this machine; this thread must see them in time all the same.
