@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nccl_profiler::handover::PLUGIN_FILE;
 use serde_json::Value;
 
 use crate::builder::ClusterBuilder;
@@ -17,9 +18,6 @@ use crate::wait::until;
 /// The agent's program.
 pub const AGENT: &str = "aimaster-c4d";
 
-/// The profiler plugin's file, beside the helpers.
-pub const LIBRARY: &str = "libnccl-profiler-aimaster.so";
-
 /// A flag of srun, sbatch and salloc.
 pub const FLAG: &str = "--runtime-check";
 
@@ -31,7 +29,7 @@ pub const FLAG: &str = "--runtime-check";
 pub fn boot(builder: ClusterBuilder, policy: &str) -> Result<Cluster> {
     let install = Install::from_target()?.program(crate::target_dir()?.join("rank"));
     let cluster = product::boot_with(builder, install, policy)?;
-    let library = cluster.base().join("opt").join(LIBRARY);
+    let library = cluster.base().join("opt").join(PLUGIN_FILE);
     if !library.exists() {
         std::fs::write(&library, "").with_context(|| format!("cannot write {}", library.display()))?;
     }
@@ -41,7 +39,7 @@ pub fn boot(builder: ClusterBuilder, policy: &str) -> Result<Cluster> {
 /// The profiler plugin as the nodes see it.
 #[must_use]
 pub fn library() -> String {
-    format!("{NODE_DIR}/{LIBRARY}")
+    format!("{NODE_DIR}/{PLUGIN_FILE}")
 }
 
 impl Cluster {

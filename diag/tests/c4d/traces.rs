@@ -43,7 +43,7 @@ impl Line {
 }
 
 fn trace(name: &str, rank: usize) -> Vec<Line> {
-    let path = format!("{}/tests/c4d/traces/{name}.rank{rank}.tsv", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/../nccl-profiler/tests/traces/{name}.rank{rank}.tsv", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(path).unwrap().lines().map(Line::read).collect()
 }
 

@@ -71,6 +71,7 @@ impl Life {
             Reach::Socket(_) => telemetry(Status::None, Vec::new()),
             Reach::Unavailable { because } => telemetry(Status::Unavailable, vec![because.clone()]),
         };
+        let ranks = Ranks::new(&order.nodes, order.me, Instant::now());
         let report = RuntimeReport {
             schema: 1,
             job_id: order.job.job_id,
@@ -81,13 +82,11 @@ impl Life {
             first_step_at: None,
             finished: None,
             telemetry,
-            judged: false,
+            judged: ranks.judges(),
             findings: Vec::new(),
             withdrawn: Vec::new(),
             errors: Vec::new(),
         };
-        let ranks = Ranks::new(&order.nodes, order.me, Instant::now());
-        let report = RuntimeReport { judged: ranks.judges(), ..report };
         let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, Instant::now());
         let mut watch = Watch { folder, events, watchdog, ranks, report, written: None };
         notes.iter().for_each(|note| watch.note(note));

@@ -106,23 +106,11 @@ impl Known {
         let rank =
             Rank { pid: self.process.pid(), task: self.task, gpu: None, process, telemetry, kernels, comms };
         // One rank that contradicts itself must not silence the others of its node.
-        let alone = Digest { node: 0, number: 0, ending: false, ranks: vec![rank] };
-        let checked = alone.check();
-        let Some(rank) = alone.ranks.into_iter().next().filter(|_| checked.is_ok()) else {
-            let why = checked.err().and_then(|mistakes| mistakes.into_iter().next()).unwrap_or_default();
-            let Look { comms, telemetry, kernels } = unavailable(clean(&why));
-            let process = self.process.look();
-            return Rank {
-                pid: self.process.pid(),
-                task: self.task,
-                gpu: None,
-                process,
-                telemetry,
-                kernels,
-                comms,
-            };
-        };
-        rank
+        let alone = Digest { node: 0, number: 0, ending: false, ranks: vec![rank.clone()] };
+        let Err(mistakes) = alone.check() else { return rank };
+        let why = mistakes.into_iter().next().unwrap_or_default();
+        let Look { comms, telemetry, kernels } = unavailable(clean(&why));
+        Rank { telemetry, kernels, comms, ..rank }
     }
 }
 
