@@ -128,7 +128,7 @@ fn the_deputy_goes_on_without_a_leader_that_is_killed_while_nodes_measure_togeth
 #[test]
 fn a_helper_or_worker_that_is_stopped_holds_nobody_up_for_ever() {
     let _machine = side_by_side().unwrap();
-    let policy = "host.seconds_per_check = 4.0\ntime.max_deadline_s = 16";
+    let policy = "host.seconds_per_check = 4.0\ntime.max_deadline_s = 24";
     let cluster = product::boot(Cluster::builder().nodes(4), policy).unwrap();
     for process in ["aimaster-worker", "aimaster-prolog"] {
         let srun = midway(&cluster);
