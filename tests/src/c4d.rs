@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::builder::ClusterBuilder;
 use crate::cluster::Cluster;
+use crate::files::install_file;
 use crate::install::{Install, NODE_DIR};
 use crate::procs::Process;
 use crate::product;
@@ -18,20 +19,28 @@ use crate::wait::until;
 /// The agent's program.
 pub const AGENT: &str = "aimaster-c4d";
 
+/// The profiler plugin as cargo names it, built with the profile `plugin`.
+const BUILT_PLUGIN: &str = "libnccl_profiler_aimaster.so";
+
 /// A flag of srun, sbatch and salloc.
 pub const FLAG: &str = "--runtime-check";
 
-/// Boots a cluster with the product. Where the profiler plugin was not built an empty file stands for it: no test here
-/// loads it.
+/// Boots a cluster with the product. Where the profiler plugin was not built an empty file stands for it: without a GPU
+/// nothing loads it.
 ///
 /// # Errors
 /// See [`product::boot`].
 pub fn boot(builder: ClusterBuilder, policy: &str) -> Result<Cluster> {
-    let install = Install::from_target()?.program(crate::target_dir()?.join("rank"));
+    let target = crate::target_dir()?;
+    let install = Install::from_target()?.program(target.join("rank"));
     let cluster = product::boot_with(builder, install, policy)?;
     let library = cluster.base().join("opt").join(PLUGIN_FILE);
-    if !library.exists() {
-        std::fs::write(&library, "").with_context(|| format!("cannot write {}", library.display()))?;
+    let built = [target.join(BUILT_PLUGIN), target.join("../plugin").join(BUILT_PLUGIN)];
+    match built.iter().find(|path| path.exists()) {
+        Some(built) => install_file(built, &library)?,
+        None => {
+            std::fs::write(&library, "").with_context(|| format!("cannot write {}", library.display()))?
+        }
     }
     Ok(cluster)
 }

@@ -7,5 +7,6 @@
 mod checks;
 mod foreign_processes;
 mod lost_workers;
+mod runtime;
 mod site;
 mod wrong_bits;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aimaster_tests::{Cluster, JobId, product};
+use aimaster_tests::{Cluster, JobId, c4d, product};
 use serde_json::Value;
 
 /// Contexts, communicators and torch on a machine that others use too.
@@ -56,7 +56,7 @@ impl Site {
             return None;
         }
         let builder = Cluster::builder().nodes(nodes).cpus(8).gpu_devices(gpus.iter().copied());
-        let cluster = product::boot(builder.set("PrologEpilogTimeout", 240), "").unwrap();
+        let cluster = c4d::boot(builder.set("PrologEpilogTimeout", 240), "").unwrap();
         let path = |name: &str| std::env::var(name).unwrap_or_default();
         let mut policy = format!(
             "engine = 'cuda'\ntime.max_deadline_s = 150\n[cuda]\nnccl = '{}'\ncublas_lt = '{}'\n",
