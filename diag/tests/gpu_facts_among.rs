@@ -154,6 +154,22 @@ fn a_port_counts_when_most_others_have_it_up() {
             |it| down(&mut it[0], 1),
             &[(Cause, "0 nic mlx5_1", &["up on 1 of the 1 other"])],
         ),
+        (
+            "another board: its ports are elsewhere, none is missing",
+            4,
+            |it| {
+                for (at, device) in it[1].machine.rdma.iter_mut().enumerate() {
+                    if at != 0 {
+                        device.pci = Some(format!("0000:e{at}:00.0"));
+                    }
+                }
+            },
+            &[
+                (Cause, "1 nic mlx5_1", &["ports where no other node has one", "3 of the 3 other"]),
+                (Cause, "1 nic mlx5_2", &["ports where no other node has one"]),
+                (Cause, "1 nic mlx5_3", &["ports where no other node has one"]),
+            ],
+        ),
         ("J01: up on one node only", 4, |it| it[0].machine.rdma[4] = readings::nic(4), &[]),
         ("half is no majority", 3, |it| (0..2).for_each(|at| down(&mut it[at], 2)), &[]),
         (

@@ -192,6 +192,11 @@ fn a_pcie_link_that_stays_low_under_load_is_a_fault() {
             &[(Fault, "1 gpu 0", &["PCIe generation 3", "can do 5"])],
         ),
         ("width", |_, it| it.pcie.width = Some(8), &[(Fault, "1 gpu 0", &["PCIe width 8", "can do 16"])]),
+        (
+            "an idle GPU rests its link",
+            |_, it| (it.pcie.generation, it.clocks.reasons) = (Some(1), Some(1)),
+            &[],
+        ),
         ("once up is up", |at, it| it.pcie.generation = Some(if at == 9 { 5 } else { 1 }), &[]),
         (
             "J14: a new card in an old slot",

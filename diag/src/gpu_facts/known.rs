@@ -10,12 +10,15 @@ use super::{Compared, Fact, FactKind, Needs, Placed, among, of_node};
 use crate::facts::{NodeId, Roster};
 use crate::measurement::Subject;
 
-/// Most facts that a node tells of itself, and that a measurement carries. A node in trouble fails in many ways; a dozen
-/// show it, and a hello has room for them.
-const MOST_FACTS: usize = 12;
+/// Most facts that a node tells of itself, and that a measurement carries: two of each of 16 GPUs. A cause that is not told
+/// excuses nobody.
+const MOST_FACTS: usize = 32;
 
 /// Longest line of a fact, in bytes.
 const MOST_BYTES: usize = 400;
+
+/// All lines together, in bytes: a hello has room for them.
+const MOST_BYTES_TOGETHER: usize = 6 << 10;
 
 /// What one node tells.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -46,10 +49,16 @@ impl Known {
 pub fn bounded(mut facts: Vec<Fact>) -> Vec<Fact> {
     facts.sort_by_key(|fact| fact.kind);
     facts.truncate(MOST_FACTS);
+    let mut room = MOST_BYTES_TOGETHER;
     for fact in &mut facts {
         let end = fact.words.floor_char_boundary(MOST_BYTES);
         fact.words.truncate(end);
     }
+    facts.retain(|fact| {
+        let left = room.checked_sub(fact.words.len());
+        room = left.unwrap_or(0);
+        left.is_some()
+    });
     facts
 }
 

@@ -237,7 +237,12 @@ fn errors(who: &str, samples: &[GpuSample], seconds: f64, add: &mut impl FnMut(F
 
 /// J14: the highest that was seen counts, since a GPU raises its link only when it works.
 fn pcie(who: &str, samples: &[GpuSample], add: &mut impl FnMut(FactKind, String)) {
-    let highest = |of: fn(&GpuSample) -> Option<u32>| samples.iter().filter_map(of).max();
+    let works = |one: &&GpuSample| one.clocks.reasons.is_none_or(|reasons| reasons & IDLE == 0);
+    let busy = || samples.iter().filter(works);
+    if busy().count() < MIN_SAMPLES {
+        return;
+    }
+    let highest = |of: fn(&GpuSample) -> Option<u32>| busy().filter_map(of).max();
     let pairs = [
         ("generation", highest(|one| one.pcie.generation), highest(|one| one.pcie.generation_max)),
         ("width", highest(|one| one.pcie.width), highest(|one| one.pcie.width_max)),

@@ -26,11 +26,12 @@ pub(super) fn facts(nodes: &[Placed<'_>], named: &BTreeSet<String>) -> Vec<Fact>
         let (node, name, seen) = *one;
         let others = nodes.len() - 1;
         let mut told = BTreeSet::new();
+        let elsewhere = is_elsewhere(node, seen, &up);
         for (key, (with, called)) in up.iter().filter(|(_, (with, _))| !with.contains(&node)) {
             // J01, J03: in use is what most others have up.
             if 2 * with.len() > others {
                 told.insert(*key);
-                facts.push(missing(one, *key, called, (with.len(), others)));
+                facts.push(missing(one, *key, called, (with.len(), others), elsewhere));
             }
         }
         for port in &seen.ports {
@@ -56,6 +57,13 @@ pub(super) fn facts(nodes: &[Placed<'_>], named: &BTreeSet<String>) -> Vec<Fact>
         }));
     }
     facts
+}
+
+/// Whether the node has ports up where no other node has one: its board is another, and nothing is missing where the others
+/// have theirs.
+fn is_elsewhere(node: NodeId, seen: &Compared, up: &BTreeMap<Key<'_>, (BTreeSet<NodeId>, &str)>) -> bool {
+    let alone = |port: &Port| up.get(&key(port)).is_some_and(|(with, _)| with.iter().eq([&node]));
+    seen.ports.iter().any(|port| port.is_up() && alone(port))
 }
 
 fn has(seen: &Compared, device: &String) -> bool {
@@ -86,14 +94,20 @@ fn missing(
     key: Key<'_>,
     called: &str,
     (with, others): (usize, usize),
+    elsewhere: bool,
 ) -> Fact {
     let here = seen.ports.iter().find(|port| self::key(port) == key);
     let (device, what) = match here {
         Some(port) => (port.device.as_str(), down(name, port)),
+        None if elsewhere => (
+            called,
+            format!("{name}: no RDMA device at {} ({called}), but ports where no other node has one", key.0),
+        ),
         // J06: died before anybody looked.
         None => (called, format!("{name}: no RDMA device at {} ({called}); {}", key.0, driverless(seen))),
     };
-    let kind = if others >= MIN_OTHERS { FactKind::Fault } else { FactKind::Cause };
+    let told_apart = here.is_some() || !elsewhere;
+    let kind = if others >= MIN_OTHERS && told_apart { FactKind::Fault } else { FactKind::Cause };
     let words = format!("{what}; up on {with} of the {others} other nodes");
     Fact::new(kind, nic(node, device), words)
 }
