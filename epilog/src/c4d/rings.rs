@@ -22,6 +22,7 @@ use nccl_profiler::ring::{
     COMMUNICATORS, Communicator, Counter, Entry, Function, Op, Reader, Record, RingError, Source,
 };
 
+use crate::c4d::orders::Pace;
 use peers::{Peers, Room};
 use waits::Waits;
 
@@ -46,6 +47,7 @@ pub struct Ring<S> {
     untold: u64,
     /// Whether kernels were told at the last look.
     kernels: bool,
+    pace: Pace,
 }
 
 /// A communicator as it was seen the last time.
@@ -53,6 +55,8 @@ pub struct Ring<S> {
 struct Seen {
     since: Instant,
     told_end: bool,
+    /// What was enqueued at the last look.
+    made: [u64; Function::ALL.len()],
     functions: BTreeMap<Function, Counted>,
     peers: Peers,
     waits: Waits,
@@ -66,8 +70,6 @@ struct Counted {
     changed: [(u64, Instant); 3],
     /// What was enqueued when kernels began to be told: begin and end of that may never be told.
     floor: u64,
-    /// Last begin that the records told, and what has ended by them.
-    told: (u64, u64),
 }
 
 /// What one look at a ring gave.
@@ -88,7 +90,19 @@ impl<S: Source> Ring<S> {
     /// It is no ring of this version.
     pub fn open(source: S) -> Result<Self, RingError> {
         let reader = Reader::open(source)?;
-        Ok(Self { reader, seen: BTreeMap::new(), entries: Vec::new(), untold: 0, kernels: true })
+        Ok(Self {
+            reader,
+            seen: BTreeMap::new(),
+            entries: Vec::new(),
+            untold: 0,
+            kernels: true,
+            pace: Pace::default(),
+        })
+    }
+
+    /// What its process enqueued between the last two looks.
+    pub fn pace(&self) -> Pace {
+        self.pace
     }
 
     /// What stands in it now.
@@ -110,6 +124,12 @@ impl<S: Source> Ring<S> {
         let known = |key: &(u8, u32)| table.iter().any(|one| (one.slot, one.generation) == *key);
         self.seen.retain(|key, _| known(key));
         let odd = self.take(&table, now);
+        self.pace = Pace::default();
+        for one in table.iter().filter(|one| is_sound(one)) {
+            if let Some(seen) = self.seen.get_mut(&(one.slot, one.generation)) {
+                seen.count(one, &mut self.pace);
+            }
+        }
         for step in &live {
             let seen = self.seen.iter_mut().find(|((slot, generation), _)| {
                 (*slot, *generation as u16) == (step.communicator, step.generation)
@@ -202,30 +222,17 @@ fn age(since: Instant, now: Instant) -> u64 {
 
 impl Counted {
     fn new(since: Instant) -> Self {
-        Self { changed: [(0, since); 3], floor: 0, told: (0, 0) }
+        Self { changed: [(0, since); 3], floor: 0 }
     }
 
-    /// An operation began. Those before it that nobody told of have ended: none of them is known to be open.
-    fn began(&mut self, number: u64) {
-        let (started, finished) = self.told;
-        self.told = (
-            started.max(number),
-            if started == finished { number.saturating_sub(1).max(finished) } else { finished },
-        );
-    }
-
-    fn ended(&mut self, number: u64) {
-        self.told = (self.told.0.max(number), self.told.1.max(number));
-    }
-
-    /// Enqueued, started, finished by the table and by the records.
+    /// Enqueued, started, finished.
     fn numbers(&self, one: &nccl_profiler::ring::Progress, kernels: bool) -> [u64; 3] {
         let mut started = one.started.min(one.enqueued);
         if kernels && one.enqueued == self.floor {
             started = one.enqueued;
         }
         // Nothing runs: an event was lost, and the operation has ended.
-        let finished = if one.running == 0 { started } else { one.finished.max(self.told.1).min(started) };
+        let finished = if one.running == 0 { started } else { one.finished.min(started) };
         [one.enqueued, started, finished]
     }
 }
@@ -235,6 +242,7 @@ impl Seen {
         Self {
             since: now,
             told_end: false,
+            made: [0; Function::ALL.len()],
             functions: BTreeMap::new(),
             peers: Peers::default(),
             waits: Waits::default(),
@@ -246,6 +254,17 @@ impl Seen {
         self.samples.clear();
         self.waits.clear();
         self.peers.new_window();
+    }
+
+    /// Adds what was enqueued since the last look.
+    fn count(&mut self, one: &Communicator, pace: &mut Pace) {
+        for (made, progress) in self.made.iter_mut().zip(&one.progress) {
+            let more = progress.enqueued.saturating_sub(*made);
+            *made = progress.enqueued;
+            pace.made = pace.made.saturating_add(more);
+            pace.busiest = pace.busiest.max(more);
+            pace.works |= !one.ended && progress.enqueued > 0;
+        }
     }
 
     /// Kernels are told from now on: what was enqueued before may never be.
@@ -273,18 +292,12 @@ impl Seen {
 
     /// Takes one record; false if it can't be counted.
     fn take(&mut self, record: &Record, op: &Op, one: &Communicator, room: &mut Room, now: Instant) -> bool {
-        let number = op.sequence.saturating_add(1);
         match (record, func(op.function)) {
             (Record::Steps { steps, .. }, _) => {
                 self.waits.add(steps);
                 true
             }
-            (Record::Started { .. }, Some(_)) => {
-                self.counted(op.function).began(number);
-                true
-            }
             (Record::Done { bytes, gpu_start_ns, gpu_stop_ns, .. }, Some(func)) => {
-                self.counted(op.function).ended(number);
                 let us = gpu_stop_ns.checked_sub(*gpu_start_ns).filter(|_| *gpu_start_ns > 0);
                 let kernel_us = us.and_then(|ns| u32::try_from(ns / 1000).ok());
                 self.samples.extend(kernel_us.map(|kernel_us| Sample {

@@ -287,8 +287,7 @@ fn what_began_and_ended_while_nobody_told_of_it_is_not_open_and_not_missing() {
     ring.reader.source().progress(0, Function::AllReduce, [93, 5, 5], 0);
     assert!(!ring.look(begun).kernels);
     // One in between that was told: those before it have ended, and it is the one that is open.
-    ring.reader.source().progress(0, Function::AllReduce, [93, 91, 5], 1);
-    ring.reader.source().tell(&[started(op(Function::AllReduce, 90, -1))]);
+    ring.reader.source().progress(0, Function::AllReduce, [93, 91, 90], 1);
     let look = ring.look(begun);
     assert_eq!((look.kernels, far(&look)), (false, (93, 91, 90)));
     ring.reader.source().progress(0, Function::AllReduce, [93, 93, 91], 1);
