@@ -60,6 +60,12 @@ enum Bench {
         #[arg(long, default_value_t = 5)]
         repeats: u32,
     },
+    /// What the check while a job runs costs an all-reduce on this machine's GPUs, by turns without it.
+    Telemetry {
+        /// How many turns, at least 3.
+        #[arg(long, default_value_t = 3)]
+        repeats: u32,
+    },
 }
 
 fn main() -> Result<()> {
@@ -67,7 +73,8 @@ fn main() -> Result<()> {
         Task::Demo => demo(),
         Task::Test { only } => test(only.as_deref()),
         Task::Soak { runs } => soak(runs),
-        Task::Bench { what: Bench::Gpu { repeats } } => bench_gpu(repeats),
+        Task::Bench { what: Bench::Gpu { repeats } } => bench("prolog", "gpu", repeats),
+        Task::Bench { what: Bench::Telemetry { repeats } } => bench_telemetry(repeats),
         Task::Docs => docs(),
         Task::Install { root } => install::install(&root),
     }
@@ -90,19 +97,16 @@ fn soak(runs: u32) -> Result<()> {
     cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "soak", "--", &runs.to_string()])
 }
 
-/// A machine with GPUs is not one that packages are installed on: what is missing there is said in the table.
-fn bench_gpu(repeats: u32) -> Result<()> {
-    cargo(&[
-        "bench",
-        "--quiet",
-        "--package",
-        "prolog",
-        "--bench",
-        "gpu",
-        "--",
-        "--repeats",
-        &repeats.to_string(),
-    ])
+/// A machine with GPUs is not one that packages are installed on: what is missing there is said by the bench.
+fn bench(package: &str, name: &str, repeats: u32) -> Result<()> {
+    let repeats = repeats.to_string();
+    cargo(&["bench", "--quiet", "--package", package, "--bench", name, "--", "--repeats", &repeats])
+}
+
+fn bench_telemetry(repeats: u32) -> Result<()> {
+    cargo(&["build", "--quiet", "--profile", "plugin", "--package", "nccl-profiler-plugin"])?;
+    cargo(&["build", "--quiet", "--release", "--package", "nccl-profiler", "--examples"])?;
+    bench("epilog", "telemetry", repeats)
 }
 
 /// The test that finds drift also mends it; the second run says whether that was all.
