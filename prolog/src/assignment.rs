@@ -1,9 +1,10 @@
 //! What this prolog has to do: the job, the node's copy of the policy and the user's request, put together. Reads
-//! two files and the environment; asks nobody.
+//! files and the environment; asks nobody.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use cluster::slurm::config::{self, SlurmConf};
 use cluster::slurm::environment::JobEnv;
 use diag::baseline::{BaselineError, Baselines};
 use diag::check::CheckName;
@@ -17,6 +18,9 @@ use serde::Serialize;
 
 /// The variable that carries the request; slurmd gives it this prefix.
 pub const REQUEST_VARIABLE: &str = "SPANK_AIMASTER_REQUEST";
+
+/// The variable that carries Slurm's release, as the plugin is stamped with it.
+const RELEASE_VARIABLE: &str = "AIMASTER_SLURM_RELEASE";
 
 /// The limits that serve where the site has no files of its own for the engine.
 const BUILT_IN_BASELINES: &[&str] = &[
@@ -141,11 +145,35 @@ impl Assignment {
         Self { suite: self.suite.on(roster), ..self.clone() }
     }
 
+    /// The same for this node by itself, where the nodes' prologs can't meet.
+    #[must_use]
+    pub fn alone(&self, why: &str) -> Self {
+        let mut alone = self.clone();
+        alone.job.nodes = vec![self.job.node.clone()];
+        alone.job.me = 0;
+        alone.asked.notices.push(format!(
+            "{why}: the nodes can't be checked together, each was by itself (wanted: PrologFlags=Alloc,DeferBatch,Contain)"
+        ));
+        alone
+    }
+
     /// 1 for the first start of the job, 2 after its first restart, ...
     #[must_use]
     pub fn check_number(&self) -> u32 {
         self.job.restart.saturating_add(1)
     }
+}
+
+/// Why this job's prologs can't meet, if they can't (field case A29). One that is alone meets nobody; a configuration that can't
+/// be read says nothing, and what can't meet then waits for its deadline.
+#[must_use]
+pub fn apart(job: &JobEnv) -> Option<&'static str> {
+    if job.nodes.len() < 2 {
+        return None;
+    }
+    let conf = SlurmConf::read(&config::locate(job.slurm_conf.as_deref()).ok()?).ok()?;
+    let release = std::env::var(RELEASE_VARIABLE).ok().and_then(|text| text.parse().ok());
+    conf.prologs_apart(release)
 }
 
 /// What a user who asked for checks is told where the site's policy leaves the job out, or has switched off what he

@@ -107,11 +107,15 @@ impl From<Gate> for Checked {
 }
 
 /// The checks before start, then the start of the agent, if the job starts.
-async fn run(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
+async fn run(whole: &Assignment, begun: (Instant, Timestamp)) -> Gate {
+    let apart = assignment::apart(&whole.job).map(|why| whole.alone(why));
+    let assignment = apart.as_ref().unwrap_or(whole);
     let Assignment { job, policy, asked, suite, .. } = assignment;
     let on_error = policy.actions.on_error;
     let events = Events::open(&policy.paths.syslog, PROCESS, &job.node, job.job_id);
-    let Checked { gate, met } = if asked.checks.is_empty() {
+    let Checked { gate, met } = if asked.checks.is_empty() && apart.is_some() {
+        Gate::open(asked.notices.clone()).into()
+    } else if asked.checks.is_empty() {
         meet(assignment, begun.0, &events).await
     } else if let Some(why) = engine::nothing_to_measure(policy.engine, job) {
         skip(why).into()
@@ -122,7 +126,7 @@ async fn run(assignment: &Assignment, begun: (Instant, Timestamp)) -> Gate {
         check(assignment, begun, &events).await
     };
     let Some(watch) = asked.watch.filter(|_| gate.start) else { return gate };
-    let Err(error) = agent::start(assignment, watch, met).await else { return gate };
+    let Err(error) = agent::start(whole, watch, met.filter(|_| apart.is_none())).await else { return gate };
     let line = format!("runtime check: ERROR: nobody watches the job on {}: {error:#}", job.node);
     events.log(&format!("event=RuntimeCheckFailed outcome=ERROR summary={line:?}"));
     gate.with(printable(&line))

@@ -19,6 +19,9 @@ use crate::helper::{self, End, Limits};
 /// The request as the prolog sees it: what the submission set, with Slurm's prefix.
 const REQUEST_VARIABLE: &str = "SPANK_AIMASTER_REQUEST";
 
+/// The release of Slurm that loaded this plugin, as `0xMMmmpp`.
+const RELEASE_VARIABLE: &str = "AIMASTER_SLURM_RELEASE";
+
 /// Most lines of a helper's standard error that go to slurmd's log.
 const MAX_ERROR_LINES: usize = 20;
 
@@ -42,6 +45,7 @@ fn start(spank: &SpankHandle, arguments: &Arguments, name: &str, limits: Limits,
     let program = arguments.helpers.join(name);
     let mut command = Command::new(&program);
     command.arg("--policy").arg(&arguments.policy).env_clear().envs(environment(std::env::vars_os()));
+    command.env(RELEASE_VARIABLE, release().to_string());
     // The handle's word goes over the environment's.
     let identity = [
         ("SLURM_JOB_ID", spank.job_id()),
@@ -61,6 +65,11 @@ fn start(spank: &SpankHandle, arguments: &Arguments, name: &str, limits: Limits,
     if let Some(line) = complaint(&program, &run.end, after) {
         error(&line);
     }
+}
+
+/// As the installation stamped it: the file's bytes, not the compiler's constant.
+fn release() -> u32 {
+    std::hint::black_box(&crate::plugin_version).to_owned()
 }
 
 /// How slurmd tells a prolog that the job's GPU is a share by gres/mps.

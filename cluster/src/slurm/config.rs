@@ -15,6 +15,9 @@ pub const USUAL_PLACES: [&str; 4] = [
 ];
 /// SlurmdSpoolDir where the file does not say.
 const SPOOL_DIR: &str = "/var/spool/slurmd";
+/// From this release on every prolog runs at the allocation (26.05).
+const ALWAYS_AT_ALLOCATION: u32 = 0x1a_05_00;
+
 /// Includes inside includes.
 const MAX_DEPTH: u32 = 8;
 /// Files in all.
@@ -164,6 +167,27 @@ impl SlurmConf {
         let brings =
             |flag: &str| ["contain", "x11", "runinjob"].iter().any(|one| flag.eq_ignore_ascii_case(one));
         flags.split(',').map(str::trim).any(brings)
+    }
+
+    /// Why the prologs of a job's nodes can't wait for each other, if they can't. `release` is Slurm's, as `0xMMmmpp`, where
+    /// that is known.
+    ///
+    /// Without Alloc a node's prolog runs when the node's first task starts, with NoHold tasks do not wait for it, and with Serial
+    /// two jobs can each hold a node that the other one's prolog waits for.
+    #[must_use]
+    pub fn prologs_apart(&self, release: Option<u32>) -> Option<&'static str> {
+        let flags = self.get("PrologFlags").unwrap_or_default();
+        let has = |flag: &str| flags.split(',').any(|one| one.trim().eq_ignore_ascii_case(flag));
+        let at_allocation = has("alloc")
+            || self.has_extern_steps()
+            || release.is_some_and(|release| release >= ALWAYS_AT_ALLOCATION);
+        if has("serial") {
+            Some("PrologFlags in slurm.conf has Serial")
+        } else if has("nohold") {
+            Some("PrologFlags in slurm.conf has NoHold")
+        } else {
+            (!at_allocation).then_some("PrologFlags in slurm.conf lacks Alloc")
+        }
     }
 
     /// munged's socket of AuthInfo.
@@ -348,5 +372,26 @@ mod tests {
         ] {
             assert_eq!(conf(text).has_extern_steps(), lasting, "{text}");
         }
+    }
+
+    // A29.
+    #[test]
+    fn prologs_meet_where_they_run_at_the_allocation_and_hold_the_tasks() {
+        for (flags, apart) in [
+            ("", Some("lacks Alloc")),
+            ("DeferBatch", Some("lacks Alloc")),
+            ("Alloc,DeferBatch", None),
+            ("deferbatch,ALLOC", None),
+            ("Contain", None),
+            ("Alloc,NoHold", Some("NoHold")),
+            ("Contain,serial", Some("Serial")),
+        ] {
+            let conf = conf(&[("slurm.conf", &format!("PrologFlags={flags}\n"))]);
+            let told = conf.prologs_apart(Some(0x16_05_00));
+            assert_eq!(told.is_some(), apart.is_some(), "{flags}: {told:?}");
+            assert!(told.unwrap_or_default().contains(apart.unwrap_or_default()), "{flags}: {told:?}");
+            assert_eq!(conf.prologs_apart(None), told);
+        }
+        assert_eq!(conf(&[("slurm.conf", "")]).prologs_apart(Some(0x1a_05_01)), None);
     }
 }

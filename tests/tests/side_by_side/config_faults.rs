@@ -87,3 +87,25 @@ fn a_leader_or_deputy_behind_a_firewall_does_not_keep_the_nodes_from_meeting() {
     assert_blocked(&told, "all_reduce_2", "n1");
     cluster.wait_no_helper(Duration::from_secs(5)).unwrap();
 }
+
+// A29.
+#[test]
+fn where_prologs_can_t_meet_each_node_is_checked_by_itself_and_nobody_waits() {
+    let _machine = side_by_side().unwrap();
+    for (flags, why) in [("DeferBatch", "lacks Alloc"), ("Alloc,Serial", "has Serial")] {
+        let cluster =
+            product::boot(Cluster::builder().nodes(2).set("PrologFlags", flags), "time.join_s = 30").unwrap();
+        let told =
+            cluster.told(["-N2", "--sanity-check=gemm_flops,all_reduce_2", "echo", "started"]).unwrap();
+        println!("{told}");
+        assert!(told.started() && told.drained.is_empty(), "{told}");
+        assert_eq!(told.outcome(), "PASS", "{told}");
+        assert_eq!(told.report["nodes"].as_array().map(Vec::len), Some(1), "{told}");
+        assert_eq!(
+            told.items("SKIP").iter().map(|item| item[0]).collect::<Vec<_>>(),
+            ["all_reduce_2"],
+            "{told}"
+        );
+        assert!(told.srun.stderr.contains(why), "{told}");
+    }
+}
