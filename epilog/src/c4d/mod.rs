@@ -31,6 +31,7 @@ mod tests {
     fn both_sides_use_the_same_names() {
         assert_eq!(plugin::PROFILER_VARIABLE, profiler::PLUGIN_VARIABLE);
         assert_eq!(plugin::SOCKET_VARIABLE, profiler::SOCKET_VARIABLE);
+        assert_eq!(plugin::DENY_VARIABLE, profiler::DENY_VARIABLE);
         assert_eq!(plugin::LIBRARY, profiler::PLUGIN_FILE);
         assert_eq!(plugin::MAX_SOCKET_BYTES, profiler::SOCKET_NAME_BYTES);
     }
