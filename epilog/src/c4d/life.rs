@@ -9,6 +9,7 @@ use cluster::events::Events;
 use cluster::order::Telemetry as Reach;
 use diag::c4d::digest::MAX_RANKS;
 use diag::c4d::finding::{Finding, State};
+use diag::c4d::settings::Settings;
 use diag::report::printable;
 use diag::telemetry::{MAX_TAKEN_CHARS, TAKEN_FILE_NAME};
 use jiff::Timestamp;
@@ -18,6 +19,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::c4d::birth::Agent;
+use crate::c4d::judge::Judge;
+use crate::c4d::link::Telling;
 use crate::c4d::lock::Lock;
 use crate::c4d::ranks::Ranks;
 use crate::c4d::report::{Finished, MOST_ENTRIES, RuntimeReport, Status, Telemetry};
@@ -48,6 +51,8 @@ struct Watch {
     events: Events,
     watchdog: Watchdog,
     ranks: Ranks,
+    /// There where this node judges the job.
+    judge: Option<Judge>,
     report: RuntimeReport,
     /// What stands in the file.
     written: Option<RuntimeReport>,
@@ -71,7 +76,8 @@ impl Life {
             Reach::Socket(_) => telemetry(Status::None, Vec::new()),
             Reach::Unavailable { because } => telemetry(Status::Unavailable, vec![because.clone()]),
         };
-        let ranks = Ranks::new(&order.nodes, order.me, Instant::now());
+        let alone = order.nodes.len() == 1;
+        let judge = alone.then(|| Judge::new(&order.nodes, Settings::default(), Instant::now()));
         let report = RuntimeReport {
             schema: 1,
             job_id: order.job.job_id,
@@ -82,13 +88,14 @@ impl Life {
             first_step_at: None,
             finished: None,
             telemetry,
-            judged: ranks.judges(),
+            judged: judge.is_some(),
             findings: Vec::new(),
             withdrawn: Vec::new(),
             errors: Vec::new(),
         };
         let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, Instant::now());
-        let mut watch = Watch { folder, events, watchdog, ranks, report, written: None };
+        let ranks = Ranks::new(order.me);
+        let mut watch = Watch { folder, events, watchdog, ranks, judge, report, written: None };
         notes.iter().for_each(|note| watch.note(note));
         // The file is there as long as the agent is.
         watch.write().context("runtime.json can't be written")?;
@@ -140,15 +147,21 @@ impl Watch {
         if self.report.telemetry.status == Status::None {
             self.look_for_another_profiler();
         }
-        let (_, changes) = self.ranks.look(Instant::now());
-        if !changes.is_empty() {
-            changes.iter().for_each(|change| self.tell(change));
-            self.report.findings = self.ranks.standing().take(MOST_ENTRIES).cloned().collect();
-        }
+        self.look_at_ranks(Instant::now());
         if let Err(error) = self.write() {
             self.events.log(&format!("runtime.json can't be written: {error}"));
         }
         None
+    }
+
+    fn look_at_ranks(&mut self, now: Instant) {
+        let telling = Telling { digest: self.ranks.look(now), health: Vec::new() };
+        let Some(judge) = &mut self.judge else { return };
+        let changes = judge.judge(&[telling], now);
+        if !changes.is_empty() {
+            self.report.findings = judge.standing().take(MOST_ENTRIES).cloned().collect();
+            changes.iter().for_each(|change| self.tell(change));
+        }
     }
 
     /// Says what is new, or no longer holds.

@@ -1,15 +1,10 @@
-//! The ranks of the job on this node, from their rings and processes to one digest a second, and the judging of a job
-//! that has this node only. Digests of several nodes have to be brought together first; until then such a job's ranks are
-//! followed and not judged.
+//! The ranks of the job on this node, from their rings and processes to one digest a second. What is made of it is
+//! [`super::judge`]'s.
 
 use std::fs::File;
 use std::time::Instant;
 
 use diag::c4d::digest::{Digest, MAX_RANKS, ProcessState, Rank, Telemetry, clean};
-use diag::c4d::finding::Finding;
-use diag::c4d::picture::Picture;
-use diag::c4d::settings::Settings;
-use diag::c4d::step;
 use diag::facts::NodeId;
 
 use crate::c4d::process::Followed;
@@ -22,8 +17,6 @@ pub struct Ranks {
     node: NodeId,
     known: Vec<Known>,
     next: u64,
-    /// There for a job of one node.
-    judge: Option<Judge>,
 }
 
 #[derive(Debug)]
@@ -34,19 +27,11 @@ struct Known {
     gone: bool,
 }
 
-#[derive(Debug)]
-struct Judge {
-    picture: Picture,
-    began: Instant,
-}
-
 impl Ranks {
-    /// Of this node's part of a job; it counts time from `now` on.
+    /// Of this node's part of a job.
     #[must_use]
-    pub fn new(nodes: &[String], me: NodeId, now: Instant) -> Self {
-        let alone = nodes.len() == 1;
-        let judge = alone.then(|| Judge { picture: Picture::new(nodes.to_vec()), began: now });
-        Self { node: me, known: Vec::new(), next: 0, judge }
+    pub fn new(me: NodeId) -> Self {
+        Self { node: me, known: Vec::new(), next: 0 }
     }
 
     /// Lets a rank in. A process that comes again has a new ring; where there is no room, one that has ended goes. False:
@@ -68,29 +53,12 @@ impl Ranks {
         true
     }
 
-    /// What this second's digest says, and what the rules make of it where they can judge here: what is new, and what no
-    /// longer holds.
-    pub fn look(&mut self, now: Instant) -> (Digest, Vec<Finding>) {
+    /// This second's digest.
+    pub fn look(&mut self, now: Instant) -> Digest {
         let ranks = self.known.iter_mut().map(|known| known.look(now)).collect();
         let digest = Digest { node: self.node, number: self.next, ending: false, ranks };
         self.next += 1;
-        let changes = self.judge.as_mut().map_or_else(Vec::new, |judge| {
-            let ms = now.saturating_duration_since(judge.began).as_millis();
-            let now_ms = u64::try_from(ms).unwrap_or(u64::MAX);
-            step(&mut judge.picture, std::slice::from_ref(&digest), now_ms, &Settings::default())
-        });
-        (digest, changes)
-    }
-
-    /// The findings that hold.
-    pub fn standing(&self) -> impl Iterator<Item = &Finding> {
-        self.judge.iter().flat_map(|judge| judge.picture.standing())
-    }
-
-    /// Whether what ranks tell is judged.
-    #[must_use]
-    pub fn judges(&self) -> bool {
-        self.judge.is_some()
+        digest
     }
 }
 
@@ -121,7 +89,10 @@ fn unavailable(why: String) -> Look {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use diag::c4d::finding::{Class, State};
+    use crate::c4d::judge::Judge;
+    use crate::c4d::link::Telling;
+    use diag::c4d::finding::{Class, Finding, State};
+    use diag::c4d::settings::Settings;
     use nccl_profiler::handover::{Hello, Status};
     use nccl_profiler::ring::{COMMUNICATORS_AT, FILE_BYTES, Function, Header, LAYOUT_VERSION};
     use rustix::fs::{MemfdFlags, memfd_create};
@@ -183,35 +154,42 @@ mod tests {
     fn a_rank_that_does_not_come_is_named_and_cleared_when_it_comes() {
         let programs = [0, 1].map(Program::start);
         let begun = Instant::now();
-        let mut ranks = Ranks::new(&["n1".into()], 0, begun);
+        let mut ranks = Ranks::new(0);
+        let mut judge = Judge::new(&["n1".into()], Settings::default(), begun);
         assert!(programs.iter().all(|program| ranks.admit(program.arrival())));
         let at = |second: u64| begun + Duration::from_secs(second);
+        let look = |ranks: &mut Ranks, judge: &mut Judge, second: u64| -> Vec<Finding> {
+            let telling = Telling { digest: ranks.look(at(second)), health: Vec::new() };
+            judge.judge(&[telling], at(second))
+        };
         for second in 1..=20 {
             programs.iter().for_each(|program| program.progress(second, second, second));
-            assert!(ranks.look(at(second)).1.is_empty());
+            assert!(look(&mut ranks, &mut judge, second).is_empty());
         }
         programs[0].progress(21, 21, 20);
-        let found = (21..=40)
-            .find_map(|second| ranks.look(at(second)).1.into_iter().next().map(|finding| (second, finding)));
+        let found = (21..=40).find_map(|second| {
+            look(&mut ranks, &mut judge, second).into_iter().next().map(|finding| (second, finding))
+        });
         let (second, finding) = found.unwrap();
         assert!(second <= 20 + 15, "{second}");
         assert_eq!(finding.class, Class::NonCommunicationHang, "{finding:#?}");
         let suspects: Vec<u32> = finding.suspects.iter().map(|who| who.pid).collect();
         assert_eq!(suspects, [programs[1].child.id()], "{finding:#?}");
-        assert_eq!(ranks.standing().count(), 1);
+        assert_eq!(judge.standing().count(), 1);
         programs.iter().for_each(|program| program.progress(22, 22, 22));
-        let withdrawn = (41..=60).find_map(|second| ranks.look(at(second)).1.into_iter().next()).unwrap();
+        let withdrawn =
+            (41..=60).find_map(|second| look(&mut ranks, &mut judge, second).into_iter().next()).unwrap();
         assert!(matches!(withdrawn.state, State::Withdrawn { .. }), "{withdrawn:#?}");
-        assert_eq!(ranks.standing().count(), 0);
+        assert_eq!(judge.standing().count(), 0);
     }
 
     #[test]
     fn a_process_has_one_place_and_a_full_table_takes_no_more() {
         let programs = [Program::start(0)];
-        let mut ranks = Ranks::new(&["n1".into(), "n2".into()], 1, Instant::now());
+        let mut ranks = Ranks::new(1);
         assert!(ranks.admit(programs[0].arrival()) && ranks.admit(programs[0].arrival()));
-        let (digest, changes) = ranks.look(Instant::now());
-        assert_eq!((digest.node, digest.ranks.len(), changes.len(), ranks.judges()), (1, 1, 0, false));
+        let digest = ranks.look(Instant::now());
+        assert_eq!((digest.node, digest.number, digest.ranks.len()), (1, 0, 1));
         digest.check().unwrap();
         // Numbers that no process has: they are gone at once, and make room.
         let stranger = |pid| Arrival { pid, ..programs[0].arrival() };
@@ -221,6 +199,6 @@ mod tests {
         assert!(!ranks.admit(stranger(u32::MAX - 1000)));
         ranks.look(Instant::now());
         assert!(ranks.admit(stranger(u32::MAX - 1000)));
-        assert_eq!(ranks.look(Instant::now()).0.ranks.len(), MAX_RANKS);
+        assert_eq!(ranks.look(Instant::now()).ranks.len(), MAX_RANKS);
     }
 }
