@@ -12,8 +12,9 @@ use crate::c4d::picture::Coverage;
 use crate::c4d::settings::Settings;
 use crate::check::{CheckName, Phase};
 use crate::conclude::{Caps, outcome};
-use crate::facts::Roster;
+use crate::facts::{NodeId, Roster};
 use crate::findings::blank;
+use crate::health::{self, Action, HealthEvent};
 use crate::job::JobView;
 use crate::measurement::Subject;
 use crate::policy::Actions;
@@ -198,6 +199,24 @@ pub fn item(finding: &Finding, may_drain: bool) -> Item {
     let sure = wording::number(finding.confidence * 100.0);
     let message = format!("{}: {} [confidence {sure} %; {evidence}]", finding.class, finding.message);
     Item { class, ..runtime(status, finding.subject.clone(), message) }
+}
+
+/// What the hardware itself shows, in the report's own words.
+#[must_use]
+pub fn hardware_item(node: NodeId, name: &str, event: &HealthEvent) -> Item {
+    let (status, class) = weight(event);
+    Item { class, ..runtime(status, event.part.subject(node), format!("{name}: {}", event.words)) }
+}
+
+/// How much an event of the hardware weighs. Only what the table or a rule says drains is a fault with evidence; what is
+/// only told blames nobody, and a fault of the program is none of the node's.
+#[must_use]
+pub fn weight(event: &HealthEvent) -> (Status, Option<FaultClass>) {
+    match (event.action, event.class) {
+        (Action::Drain, _) => (Status::Fail, Some(FaultClass::Part)),
+        (_, health::Class::Application) | (Action::Ignore, _) => (Status::Skip, None),
+        (Action::Report, _) => (Status::Suspect, None),
+    }
 }
 
 /// The findings in one short line, the surest first; empty where there is none.

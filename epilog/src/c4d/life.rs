@@ -9,7 +9,6 @@ use cluster::events::Events;
 use cluster::order::Telemetry as Reach;
 use diag::c4d::digest::MAX_RANKS;
 use diag::c4d::finding::{Finding, State};
-use diag::c4d::settings::Settings;
 use diag::report::printable;
 use diag::telemetry::{MAX_TAKEN_CHARS, TAKEN_FILE_NAME};
 use jiff::Timestamp;
@@ -23,7 +22,7 @@ use crate::c4d::judge::Judge;
 use crate::c4d::link::Telling;
 use crate::c4d::lock::Lock;
 use crate::c4d::ranks::Ranks;
-use crate::c4d::report::{Finished, MOST_ENTRIES, RuntimeReport, Status, Telemetry};
+use crate::c4d::report::{self, Finished, MOST_ENTRIES, RuntimeReport, Status, Telemetry};
 use crate::c4d::socket::{Arrival, Arrivals, Refusal};
 use crate::c4d::steps::Watchdog;
 
@@ -77,7 +76,7 @@ impl Life {
             Reach::Unavailable { because } => telemetry(Status::Unavailable, vec![because.clone()]),
         };
         let alone = order.nodes.len() == 1;
-        let judge = alone.then(|| Judge::new(&order.nodes, Settings::default(), Instant::now()));
+        let judge = alone.then(|| Judge::new(&order.nodes, policy.c4d, Instant::now()));
         let report = RuntimeReport {
             schema: 1,
             job_id: order.job.job_id,
@@ -92,6 +91,12 @@ impl Life {
             findings: Vec::new(),
             withdrawn: Vec::new(),
             errors: Vec::new(),
+            hardware: Vec::new(),
+            elsewhere: Vec::new(),
+            blind: Vec::new(),
+            delays: Vec::new(),
+            acts: Vec::new(),
+            names: [].into(),
         };
         let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, Instant::now());
         let ranks = Ranks::new(order.me);
@@ -254,7 +259,7 @@ impl Watch {
         if self.written.as_ref() == Some(&self.report) {
             return Ok(());
         }
-        self.report.write(&self.folder)?;
+        report::write(&self.report, &self.folder)?;
         self.written = Some(self.report.clone());
         Ok(())
     }
