@@ -11,7 +11,7 @@ use crate::c4d::finding::{Class, Finding, State};
 use crate::c4d::picture::Coverage;
 use crate::c4d::settings::Settings;
 use crate::check::{CheckName, Phase};
-use crate::conclude::{Caps, outcome};
+use crate::conclude::{Caps, allowed_drains, outcome};
 use crate::facts::{NodeId, Roster};
 use crate::findings::blank;
 use crate::health::{self, Action, HealthEvent};
@@ -205,7 +205,7 @@ pub fn item(finding: &Finding, may_drain: bool) -> Item {
 #[must_use]
 pub fn hardware_item(node: NodeId, name: &str, event: &HealthEvent) -> Item {
     let (status, class) = weight(event);
-    Item { class, ..runtime(status, event.part.subject(node), format!("{name}: {}", event.words)) }
+    Item { class, ..runtime(status, event.part.subject(node), format!("hardware: {name}: {}", event.words)) }
 }
 
 /// How much an event of the hardware weighs. Only what the table or a rule says drains is a fault with evidence; what is
@@ -219,15 +219,27 @@ pub fn weight(event: &HealthEvent) -> (Status, Option<FaultClass>) {
     }
 }
 
-/// The findings in one short line, the surest first; empty where there is none.
+/// Most nodes that may leave service in one run of a job, in however many verdicts.
 #[must_use]
-pub fn line(findings: &[Finding], roster: &Roster) -> String {
+pub fn most_drains(policy: &Actions, nodes: usize) -> usize {
+    let (max_drain_nodes, max_drain_fraction) = (policy.max_drain_nodes, policy.max_drain_fraction);
+    allowed_drains(nodes, Caps { max_drain_nodes, max_drain_fraction })
+}
+
+/// What the hardware shows and the findings in one short line, what is surest first; empty where there is none.
+#[must_use]
+pub fn line(findings: &[Finding], hardware: &[Item], roster: &Roster) -> String {
+    let shown = hardware.iter().filter(|one| one.status > Status::Skip);
+    let mut words: Vec<String> =
+        shown.map(|one| format!("c4d=hardware:{}", wording::subject(roster, &one.subject))).collect();
+    words.dedup();
     let mut holding: Vec<&Finding> = findings.iter().filter(|one| one.state == State::Confirmed).collect();
     holding.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
+    let subject = |one: &Finding| wording::subject(roster, &one.subject);
+    words.extend(holding.iter().map(|one| format!("c4d={}:{}", one.class, subject(one))));
     let mut line = String::new();
-    for (count, one) in holding.iter().enumerate() {
-        let next = format!("c4d={}:{}", one.class, wording::subject(roster, &one.subject));
-        let more = format!(" +{}", holding.len() - count);
+    for (count, next) in words.iter().enumerate() {
+        let more = format!(" +{}", words.len() - count);
         if line.len() + next.len() + more.len() + 1 > LINE_MAX {
             line.push_str(&more);
             break;
@@ -235,7 +247,7 @@ pub fn line(findings: &[Finding], roster: &Roster) -> String {
         if !line.is_empty() {
             line.push(' ');
         }
-        line.push_str(&next);
+        line.push_str(next);
     }
     line
 }

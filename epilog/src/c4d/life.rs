@@ -17,6 +17,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::c4d::acts::Acts;
 use crate::c4d::birth::Agent;
 use crate::c4d::judge::Judge;
 use crate::c4d::link::Telling;
@@ -52,6 +53,7 @@ struct Watch {
     ranks: Ranks,
     /// There where this node judges the job.
     judge: Option<Judge>,
+    acts: Acts,
     report: RuntimeReport,
     /// What stands in the file.
     written: Option<RuntimeReport>,
@@ -100,7 +102,8 @@ impl Life {
         };
         let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, Instant::now());
         let ranks = Ranks::new(order.me);
-        let mut watch = Watch { folder, events, watchdog, ranks, judge, report, written: None };
+        let acts = Acts::new(&order, &policy, &events);
+        let mut watch = Watch { folder, events, watchdog, ranks, judge, acts, report, written: None };
         notes.iter().for_each(|note| watch.note(note));
         // The file is there as long as the agent is.
         watch.write().context("runtime.json can't be written")?;
@@ -166,6 +169,9 @@ impl Watch {
         if !changes.is_empty() {
             self.report.findings = judge.standing().take(MOST_ENTRIES).cloned().collect();
             changes.iter().for_each(|change| self.tell(change));
+        }
+        if let Some(judge) = &self.judge {
+            self.acts.follow(&mut self.report, judge, now);
         }
     }
 
@@ -266,6 +272,7 @@ impl Watch {
 
     fn end(&mut self, because: String) {
         self.report.finished = Some(Finished { at: Timestamp::now(), because });
+        self.acts.end(&mut self.report);
         if let Err(error) = self.write() {
             self.events.log(&format!("the last runtime.json can't be written: {error}"));
         }

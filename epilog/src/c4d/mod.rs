@@ -2,7 +2,7 @@
 //! (order, session, lock, ready), [`steps`] (is the job still here), [`lock`] (one agent a run, and its end),
 //! [`socket`] (ranks that come), [`rings`] and
 //! [`process`] (what a digest says of them), [`ranks`] (all of them), [`link`] (what agents tell each other), [`judge`]
-//! (the rules), [`report`] (what it says), [`life`] (the loop that joins them).
+//! (the rules), [`report`] (what it says), [`acts`] (what follows), [`life`] (the loop that joins them).
 //!
 //! What it needs root for: the run folder is root's; `scontrol` believes root only; the wait channel of a user's process
 //! and the kernel log are shown to CAP_SYS_PTRACE and CAP_SYSLOG. Everything else of root's power it gives up before
@@ -11,6 +11,7 @@
 //! It is never a reason for a job to wait: nobody waits for its answers, the epilog's wait for its end is bounded, and
 //! it ends by itself when the job is gone.
 
+pub mod acts;
 pub mod birth;
 pub mod judge;
 pub mod life;
@@ -21,6 +22,7 @@ pub mod process;
 pub mod ranks;
 pub mod report;
 pub mod rings;
+mod round;
 pub mod socket;
 pub mod steps;
 
