@@ -84,7 +84,7 @@ struct Run {
     check_number: u32,
 }
 
-/// The last run of the job on this machine; of several nodes on one machine that of the node that judges, or else the first.
+/// The last run of the job on this machine; of several nodes on one machine that of the node that speaks for the job, or else the first.
 fn find(root: &Path, arguments: &Arguments) -> Result<Option<Run>> {
     let mut found: Vec<(bool, Run)> = Vec::new();
     for cluster in listed(root) {
@@ -99,9 +99,9 @@ fn find(root: &Path, arguments: &Arguments) -> Result<Option<Run>> {
             };
             let Some(restart) = listed(&runs).iter().filter_map(|name| of(name)).max() else { continue };
             let folder = runs.join(format!("{}.{restart}", arguments.job_id));
-            let judges = files::runtime(&folder.join(FILE_NAME)).is_ok_and(|report| report.judged);
+            let speaks = files::runtime(&folder.join(FILE_NAME)).is_ok_and(|report| report.spoke);
             let check_number = restart.saturating_add(1);
-            found.push((!judges, Run { folder, cluster: cluster.clone(), node, check_number }));
+            found.push((!speaks, Run { folder, cluster: cluster.clone(), node, check_number }));
         }
     }
     let clusters: Vec<&str> = found.iter().map(|(_, run)| run.cluster.as_str()).collect();

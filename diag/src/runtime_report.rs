@@ -51,8 +51,11 @@ pub struct RuntimeReport {
     pub finished: Option<Finished>,
     /// How ranks told what NCCL does.
     pub telemetry: Telemetry,
-    /// Whether this agent judges what ranks tell.
+    /// Whether somebody judges what the job's ranks tell.
     pub judged: bool,
+    /// Whether this agent spoke for the job: findings, and what follows from them, are in its report.
+    #[serde(default)]
+    pub spoke: bool,
     /// Findings that hold; times by the agent's own clock, in ms from its start.
     pub findings: Vec<Finding>,
     /// Findings that held and were withdrawn, the first of them.
@@ -158,7 +161,7 @@ impl RuntimeReport {
     /// Whether there is more in it than that nothing was seen.
     #[must_use]
     pub fn has_something_to_say(&self) -> bool {
-        let found = !self.findings.is_empty() || !self.withdrawn.is_empty();
+        let found = self.spoke || !self.findings.is_empty() || !self.withdrawn.is_empty();
         found || !self.hardware.is_empty() || !self.errors.is_empty() || !self.acts.is_empty()
     }
 
@@ -167,7 +170,7 @@ impl RuntimeReport {
     pub fn unknown_because(&self) -> String {
         match self.telemetry.status {
             Status::Ok if self.judged => String::new(),
-            Status::Ok => "another node judges what ranks tell here".to_owned(),
+            Status::Ok => "nobody judged what the ranks told".to_owned(),
             Status::None => {
                 "no rank came: the program does not use NCCL, or NCCL did not load the plugin".to_owned()
             }

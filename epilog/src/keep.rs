@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    fn quiet(judged: bool) -> RuntimeReport {
+    fn quiet(spoke: bool) -> RuntimeReport {
         RuntimeReport {
             schema: 1,
             job_id: 7,
@@ -115,7 +115,8 @@ mod tests {
             first_step_at: None,
             finished: Some(Finished { at: Timestamp::UNIX_EPOCH, because: "x".into() }),
             telemetry: Telemetry { status: Status::Ok, because: Vec::new(), ranks: 8, refused: 0 },
-            judged,
+            judged: true,
+            spoke,
             findings: Vec::new(),
             withdrawn: Vec::new(),
             errors: Vec::new(),

@@ -40,6 +40,7 @@ fn during(node: &str, status: Status, errors: &[&str]) -> RuntimeReport {
         finished: None,
         telemetry: Telemetry { status, because: Vec::new(), ranks: 2, refused: 0 },
         judged: true,
+        spoke: true,
         findings: Vec::new(),
         withdrawn: Vec::new(),
         errors: errors.iter().map(|&error| error.to_owned()).collect(),

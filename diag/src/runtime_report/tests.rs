@@ -64,6 +64,7 @@ fn report() -> RuntimeReport {
         finished: Some(Finished { at: at(60), because: "the job's epilog ended it".into() }),
         telemetry: Telemetry { status: Status::Ok, because: Vec::new(), ranks: 2, refused: 0 },
         judged: true,
+        spoke: true,
         findings: Vec::new(),
         withdrawn: Vec::new(),
         errors: Vec::new(),
@@ -197,9 +198,15 @@ fn news_is_told_once() {
 #[test]
 fn an_older_file_is_read() {
     let mut value = serde_json::to_value(report()).unwrap();
-    for later in ["hardware", "elsewhere", "blind", "delays", "acts", "names"] {
+    for later in ["spoke", "hardware", "elsewhere", "blind", "delays", "acts", "names"] {
         value.as_object_mut().unwrap().remove(later);
     }
     let read: RuntimeReport = serde_json::from_value(value).unwrap();
-    assert_eq!(read, with(|report| report.names.clear()));
+    assert_eq!(
+        read,
+        with(|report| {
+            report.names.clear();
+            report.spoke = false;
+        })
+    );
 }

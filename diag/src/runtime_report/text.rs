@@ -54,6 +54,7 @@ impl RuntimeReport {
 
     fn headline(&self) -> String {
         let ranks = match (self.telemetry.status, self.telemetry.ranks) {
+            (Status::Ok, _) if !self.judged => "nobody judged what the ranks told".to_owned(),
             (Status::Ok, 1) => "1 rank told what it does".to_owned(),
             (Status::Ok, ranks) => format!("{ranks} ranks told what they do"),
             (Status::None | Status::Unavailable, _) => format!("unknown: {}", self.unknown_because()),
@@ -70,7 +71,7 @@ impl RuntimeReport {
             ),
             None => "has not said that it ended".to_owned(),
         };
-        let judged = if self.judged { "" } else { " (another node judges)" };
+        let judged = if self.spoke { "" } else { " (another node speaks for the job)" };
         format!(
             "RuntimeCheck on {}{judged}: {}; {ranks}{refused}; the watch {end}",
             self.node,

@@ -31,9 +31,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 /// Most rounds of a run of a job.
 const MOST_ROUNDS: u32 = 50;
 
-/// How long the agent's end waits for a round: shorter than [`super::lock::TERM_WAIT`], after which it is killed. A round
-/// takes some ten milliseconds; one that hangs has its command go on by itself.
-const END_WAIT: Duration = Duration::from_secs(2);
+/// How long the agent's end waits for a round: with the second that it takes to tell the other nodes shorter than
+/// [`super::lock::TERM_WAIT`], after which it is killed. A round takes some ten milliseconds; one that hangs has its
+/// command go on by itself.
+const END_WAIT: Duration = Duration::from_millis(1500);
 
 /// Most acts of a run that are told.
 const MOST_ACTS: usize = 100;
@@ -69,6 +70,8 @@ pub struct Acts {
     case: Case,
     events: Events,
     last: Mark,
+    /// Whether this node spoke for the job at the last look.
+    speaks: bool,
     shared: Option<Arc<Shared>>,
 }
 
@@ -96,19 +99,32 @@ impl Acts {
     /// By the order and the policy in it. Nothing is started.
     #[must_use]
     pub fn new(order: &Order, policy: &Policy, events: &Events) -> Self {
-        Self { case: Case::new(order, policy), events: events.clone(), last: Mark::default(), shared: None }
+        Self {
+            case: Case::new(order, policy),
+            events: events.clone(),
+            last: Mark::default(),
+            speaks: false,
+            shared: None,
+        }
     }
 
-    /// Once a second: takes what stands, and has what follows done where something changed. It waits for nothing.
-    pub fn follow(&mut self, report: &mut RuntimeReport, judge: &Judge, now: Instant) {
-        let findings: Vec<Finding> = judge.standing().cloned().collect();
-        let hardware = judge.hardware();
-        self.fill(report, &findings, &hardware, judge);
-        let mark = Mark::of(&findings, &hardware);
-        if mark != self.last {
-            self.tell_hardware(&hardware, &mark);
-            self.last = mark;
-            self.hand_over(Standing { findings, hardware, coverage: judge.coverage(now) });
+    /// Once a second: takes what stands where this node speaks for the job, and has what follows done where something
+    /// changed. It waits for nothing.
+    pub fn follow(&mut self, report: &mut RuntimeReport, judge: Option<&Judge>, now: Instant) {
+        self.speaks = judge.is_some();
+        report.spoke |= self.speaks;
+        if let Some(judge) = judge {
+            let (findings, hardware) = (judge.standing().cloned().collect::<Vec<_>>(), judge.hardware());
+            if report.delays != judge.delays() {
+                report.delays = judge.delays().to_vec();
+            }
+            self.name(report, &findings);
+            let mark = Mark::of(&findings, &hardware);
+            if mark != self.last {
+                self.last = mark;
+                self.show_elsewhere(report, &hardware);
+                self.hand_over(Standing { findings, hardware, coverage: judge.coverage(now) });
+            }
         }
         self.collect(report);
     }
@@ -124,68 +140,34 @@ impl Acts {
             drop(waited.map_err(PoisonError::into_inner));
         }
         self.collect(report);
-        if report.judged {
+        if self.speaks {
             self.last_event(report);
         }
     }
 
-    /// What the report says of nodes beside this one.
-    fn fill(
-        &self,
-        report: &mut RuntimeReport,
-        findings: &[Finding],
-        hardware: &[(NodeId, HealthEvent)],
-        judge: &Judge,
-    ) {
+    /// What the hardware of other nodes shows. That it gets older is no reason to write the report again.
+    fn show_elsewhere(&self, report: &mut RuntimeReport, hardware: &[(NodeId, HealthEvent)]) {
         let elsewhere = hardware.iter().filter(|(node, _)| *node != self.case.me).take(MOST_ENTRIES);
         report.elsewhere =
             elsewhere.map(|(node, event)| OfNode { node: *node, event: event.clone() }).collect();
-        if report.delays != judge.delays() {
-            report.delays = judge.delays().to_vec();
-        }
+        let nodes = report.elsewhere.iter().map(|one| one.node).collect();
+        self.put_names(report, nodes);
+    }
+
+    /// Names for the nodes of which the report speaks.
+    fn name(&self, report: &mut RuntimeReport, findings: &[Finding]) {
         let found = findings
             .iter()
             .flat_map(|one| one.subject.nodes().into_iter().chain(one.suspects.iter().map(|who| who.node)));
         let delayed = report.delays.iter().flat_map(|one| [one.from.node, one.to.node]);
-        let nodes: BTreeSet<NodeId> =
-            found.chain(delayed).chain(report.elsewhere.iter().map(|one| one.node)).collect();
+        let nodes = found.chain(delayed).collect();
+        self.put_names(report, nodes);
+    }
+
+    fn put_names(&self, report: &mut RuntimeReport, nodes: BTreeSet<NodeId>) {
         for node in nodes {
             let name = self.case.roster.name(node);
             report.names.entry(node).or_insert_with(|| name.to_owned());
-        }
-    }
-
-    /// An event for each fault of the hardware that is new or over. Findings have theirs from whoever judged.
-    fn tell_hardware(&self, hardware: &[(NodeId, HealthEvent)], mark: &Mark) {
-        for (at, (node, event)) in hardware.iter().enumerate() {
-            if mark.hardware.get(at).is_some_and(|one| self.last.hardware.contains(one)) {
-                continue;
-            }
-            let name = self.case.roster.name(*node);
-            let (weight, _) = decide::weight(event);
-            let failed = weight > Weight::Skip;
-            let word = if failed { "RuntimeCheckFailed" } else { "RuntimeCheckNoticed" };
-            let line = format!(
-                "event={word} class=hardware outcome={weight} node={name} part={:?} what={:?} summary={:?}",
-                event.part.to_string(),
-                event.what,
-                event.words
-            );
-            self.events.event(&line, failed);
-        }
-        for (node, event) in self.last.hardware.iter().filter(|one| !mark.hardware.contains(one)) {
-            let same = |(other, now): &&(NodeId, HealthEvent)| {
-                (other, &now.part, &now.what) == (node, &event.part, &event.what)
-            };
-            if mark.hardware.iter().find(same).is_none() {
-                let name = self.case.roster.name(*node);
-                let part = event.part.to_string();
-                let line = format!(
-                    "event=RuntimeCheckWithdrawn class=hardware node={name} part={part:?} what={:?}",
-                    event.what
-                );
-                self.events.event(&line, false);
-            }
         }
     }
 
@@ -223,6 +205,24 @@ impl Acts {
             }
         }
     }
+}
+
+/// An event for syslog about a fault of a node's hardware that is new or over, and whether somebody should look.
+#[must_use]
+pub fn hardware_event(node: &str, event: &HealthEvent) -> (String, bool) {
+    let (weight, _) = decide::weight(event);
+    let over = event.turn == Turn::Ended;
+    let word = match weight {
+        _ if over => "RuntimeCheckWithdrawn",
+        Weight::Pass | Weight::Skip => "RuntimeCheckNoticed",
+        Weight::Error | Weight::Suspect | Weight::Fail => "RuntimeCheckFailed",
+    };
+    let HealthEvent { part, what, words, .. } = event;
+    let part = part.to_string();
+    let line = format!(
+        "event={word} class=hardware outcome={weight} node={node} part={part:?} what={what:?} summary={words:?}"
+    );
+    (line, weight > Weight::Skip && !over)
 }
 
 /// The thread that talks to Slurm. It is not joined: it ends with the agent, whatever hangs.

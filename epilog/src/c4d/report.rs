@@ -97,10 +97,10 @@ impl Keep {
         Rights { owner: self.owner, uid: self.uid, gid: self.gid }
     }
 
-    /// Whether this node's report is kept: of a job of a thousand nodes only those that judged or have something to say.
+    /// Whether this node's report is kept: of a job of a thousand nodes only those that spoke for it or have something to say.
     #[must_use]
     pub fn wants(&self, report: &RuntimeReport) -> bool {
-        self.first || report.judged || report.has_something_to_say()
+        self.first || report.has_something_to_say()
     }
 }
 

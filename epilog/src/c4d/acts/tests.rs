@@ -63,7 +63,7 @@ impl Stage {
         self.number += 1;
         let now = Instant::now();
         self.judge.judge(&[Telling { digest, health: health.to_vec() }], now);
-        self.acts.follow(&mut self.report, &self.judge, now);
+        self.acts.follow(&mut self.report, Some(&self.judge), now);
     }
 
     /// Looks until a round is over.
@@ -131,6 +131,7 @@ fn report() -> RuntimeReport {
         finished: None,
         telemetry: Telemetry { status: Status::Ok, because: Vec::new(), ranks: 2, refused: 0 },
         judged: true,
+        spoke: false,
         findings: Vec::new(),
         withdrawn: Vec::new(),
         errors: Vec::new(),
@@ -261,7 +262,27 @@ fn the_end_is_told_as_what_it_is() {
     }
     // A thousand nodes of a job do not all say it.
     let mut stage = Stage::new(FailAction::Drain, true, ANSWER);
-    stage.report.judged = false;
+    stage.acts.follow(&mut stage.report, None, Instant::now());
     stage.acts.end(&mut stage.report);
     assert_eq!(stage.events(), Vec::<String>::new());
+    assert!(!stage.report.spoke);
+}
+
+#[test]
+fn an_event_of_the_hardware_says_how_much_it_weighs() {
+    let over = HealthEvent { turn: Turn::Ended, ..xid(Action::Drain) };
+    let program = HealthEvent { class: Class::Application, ..xid(Action::Report) };
+    for (event, line, warning) in [
+        (
+            xid(Action::Drain),
+            "event=RuntimeCheckFailed class=hardware outcome=FAIL node=n2 part=\"GPU 1\"",
+            true,
+        ),
+        (xid(Action::Report), "event=RuntimeCheckFailed class=hardware outcome=SUSPECT node=n2", true),
+        (program, "event=RuntimeCheckNoticed class=hardware outcome=SKIP node=n2", false),
+        (over, "event=RuntimeCheckWithdrawn class=hardware outcome=FAIL node=n2", false),
+    ] {
+        let told = hardware_event("n2", &event);
+        assert!(told.0.starts_with(line) && told.1 == warning, "{told:?}");
+    }
 }
