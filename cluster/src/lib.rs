@@ -5,6 +5,7 @@
 //! carried out as they were decided, unless a look at Slurm shows that they no longer apply.
 #![deny(unsafe_code)]
 
+pub mod agents;
 pub mod auth;
 mod dial;
 pub mod events;

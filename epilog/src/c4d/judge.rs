@@ -53,8 +53,13 @@ impl Judge {
     /// What holds of the hardware of the job's nodes.
     #[must_use]
     pub fn hardware(&self) -> Vec<(NodeId, HealthEvent)> {
-        let holds = self.hardware.iter().filter(|(_, event)| event.turn != Turn::Ended);
-        holds.map(|((node, ..), event)| (*node, event.clone())).collect()
+        let holds = self.events().filter(|(_, event)| event.turn != Turn::Ended);
+        holds.map(|(node, event)| (node, event.clone())).collect()
+    }
+
+    /// Everything that is told of the hardware of the job's nodes, also what is over.
+    pub fn events(&self) -> impl Iterator<Item = (NodeId, &HealthEvent)> {
+        self.hardware.iter().map(|((node, ..), event)| (*node, event))
     }
 
     /// How much of the job is seen.

@@ -12,7 +12,8 @@ use rustix::process::{Flock, FlockType, Pid, Signal, fcntl_getlk, kill_process};
 /// Its file in the run folder.
 const FILE_NAME: &str = "c4d.lock";
 
-/// How long an agent may take to end when it is asked to: it writes a small file and a line of a log.
+/// How long an agent may take to end when it is asked to: it writes a small file and a line of a log, and
+/// tells the other nodes (a second at most).
 pub const TERM_WAIT: Duration = Duration::from_secs(3);
 
 /// How long it may take when it is killed. One that hangs in the kernel is left: no node waits for it.

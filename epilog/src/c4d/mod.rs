@@ -1,8 +1,9 @@
 //! `aimaster-c4d`: watches a job on one node, from the end of its prolog to its epilog. One file a concern: [`birth`]
 //! (order, session, lock, ready), [`steps`] (is the job still here), [`lock`] (one agent a run, and its end),
 //! [`socket`] (ranks that come), [`rings`] and
-//! [`process`] (what a digest says of them), [`ranks`] (all of them), [`link`] (what agents tell each other), [`judge`]
-//! (the rules), [`report`] (what it says), [`life`] (the loop that joins them).
+//! [`process`] (what a digest says of them), [`ranks`] (all of them), [`held`] (the node's health), [`link`] (what agents
+//! tell each other), [`bench`] with [`judge`] and [`voice`] (what is made of it where it is judged, and who says so),
+//! [`report`] (what it says), [`life`] (the loop that joins them).
 //!
 //! What it needs root for: the run folder is root's; `scontrol` believes root only; the wait channel of a user's process
 //! and the kernel log are shown to CAP_SYS_PTRACE and CAP_SYSLOG. Everything else of root's power it gives up before
@@ -11,7 +12,9 @@
 //! It is never a reason for a job to wait: nobody waits for its answers, the epilog's wait for its end is bounded, and
 //! it ends by itself when the job is gone.
 
+pub mod bench;
 pub mod birth;
+pub mod held;
 pub mod judge;
 pub mod life;
 pub mod link;
@@ -24,6 +27,7 @@ pub mod report;
 pub mod rings;
 pub mod socket;
 pub mod steps;
+pub mod voice;
 
 #[cfg(test)]
 mod tests {
