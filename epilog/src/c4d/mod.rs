@@ -20,6 +20,7 @@ pub mod judge;
 pub mod life;
 pub mod link;
 pub mod lock;
+pub mod orders;
 mod privileges;
 pub mod process;
 pub mod ranks;
