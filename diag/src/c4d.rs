@@ -110,6 +110,13 @@ impl Picture {
             .collect()
     }
 
+    /// What the last whole windows showed of communicators.
+    fn last_windows(&self, now_ms: u64, settings: &Settings) -> BTreeMap<usize, Window> {
+        let last =
+            |(at, comm): (usize, &picture::Comm)| Some((at, comm.timing.last(now_ms, settings)?.clone()));
+        self.live_comms().filter_map(last).collect()
+    }
+
     /// Whether more than half of the nodes that were heard are not heard any more.
     fn is_deaf(&self, now_ms: u64, settings: &Settings) -> bool {
         let heard: Vec<u64> = self.nodes.iter().filter_map(|node| node.heard_ms).collect();

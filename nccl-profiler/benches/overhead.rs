@@ -26,7 +26,7 @@ const ROUNDS: usize = 201;
 
 /// All calls that NCCL 2.28 makes in the caller's thread for one all-reduce with the light mask. Handles that are null get no
 /// further calls.
-fn enqueue(nccl: &Nccl, context: Handle, sequence: u64) -> Handle {
+fn enqueue(nccl: &Nccl, context: Handle, sequence: u64, channels: u8) -> Handle {
     let end = |handle| {
         if handle != Handle::NULL {
             nccl.stop(handle);
@@ -36,20 +36,24 @@ fn enqueue(nccl: &Nccl, context: Handle, sequence: u64) -> Handle {
     let call = nccl.start(context, 1 << 9, api, |_| {});
     end(call);
     let group = nccl.start(context, 1, api, |_| {});
-    let op = nccl.coll(context, Coll { sequence, ..ALL_REDUCE });
+    let op = nccl.coll(context, Coll { sequence, channels, ..ALL_REDUCE });
     end(op);
     end(group);
     end(api);
     op
 }
 
-/// All calls that it makes in the proxy's thread, on two channels.
-fn run_kernels(nccl: &Nccl, context: Handle, op: Handle, sequence: u64) {
-    let channels = [nccl.kernel(context, op, 0, sequence), nccl.kernel(context, op, 1, sequence)];
-    for kernel in channels {
-        if kernel != Handle::NULL {
-            nccl.stop_channel(kernel, sequence + 1);
-        }
+/// Channels of a small and of a large operation on GPUs that NVLink joins.
+const CHANNELS: [u8; 2] = [2, 24];
+
+/// All calls that it makes in the proxy's thread.
+fn run_kernels(nccl: &Nccl, context: Handle, op: Handle, sequence: u64, channels: u8) {
+    let mut kernels = [Handle::NULL; CHANNELS[1] as usize];
+    for (kernel, channel) in kernels.iter_mut().zip(0..channels) {
+        *kernel = nccl.kernel(context, op, channel, sequence);
+    }
+    for kernel in kernels.into_iter().filter(|kernel| *kernel != Handle::NULL) {
+        nccl.stop_channel(kernel, sequence + 1);
     }
 }
 
@@ -86,7 +90,7 @@ fn in_two_threads(nccl: &Nccl, context: Handle, from: u64, kernels: bool) -> f64
                     }
                 };
                 if kernels {
-                    run_kernels(nccl, context, op, from + sequence);
+                    run_kernels(nccl, context, op, from + sequence, CHANNELS[0]);
                 }
                 next.store(0, Ordering::Release);
             }
@@ -94,7 +98,7 @@ fn in_two_threads(nccl: &Nccl, context: Handle, from: u64, kernels: bool) -> f64
         let mut ns = 0;
         for sequence in 0..BLOCK {
             let began = Instant::now();
-            let op = enqueue(nccl, context, from + sequence);
+            let op = enqueue(nccl, context, from + sequence, CHANNELS[0]);
             ns += began.elapsed().as_nanos();
             // Null has a handle too; without one the proxy's thread does nothing.
             next.store(op.0.max(1), Ordering::Release);
@@ -113,8 +117,8 @@ struct Subject {
     context: Handle,
     kernels: bool,
     sequence: u64,
-    /// All calls, in one thread.
-    ns: Vec<f64>,
+    /// All calls, in one thread, by channels.
+    ns: [Vec<f64>; 2],
     /// The caller's calls, with another thread for the others.
     caller_ns: Vec<f64>,
     /// A network transfer's.
@@ -132,22 +136,24 @@ impl Subject {
             context,
             kernels,
             sequence: 0,
-            ns: Vec::new(),
+            ns: [Vec::new(), Vec::new()],
             caller_ns: Vec::new(),
             transfer_ns: Vec::new(),
         }
     }
 
     fn block(&mut self) {
-        let began = Instant::now();
-        for _ in 0..BLOCK {
-            self.sequence += 1;
-            let op = enqueue(&self.nccl, self.context, self.sequence);
-            if self.kernels {
-                run_kernels(&self.nccl, self.context, op, self.sequence);
+        for (at, channels) in CHANNELS.into_iter().enumerate() {
+            let began = Instant::now();
+            for _ in 0..BLOCK {
+                self.sequence += 1;
+                let op = enqueue(&self.nccl, self.context, self.sequence, channels);
+                if self.kernels {
+                    run_kernels(&self.nccl, self.context, op, self.sequence, channels);
+                }
             }
+            self.ns[at].push(began.elapsed().as_nanos() as f64 / BLOCK as f64);
         }
-        self.ns.push(began.elapsed().as_nanos() as f64 / BLOCK as f64);
         let began = Instant::now();
         for _ in 0..BLOCK {
             run_transfer(&self.nccl, self.context);
@@ -221,11 +227,14 @@ fn main() {
             subject.block();
         }
     }
-    println!("one small all-reduce on two channels, {ROUNDS} blocks of {BLOCK}; all calls in one thread:");
-    let all = subjects.each_mut().map(|one| report(one.name, &mut one.ns));
+    println!("one all-reduce, {ROUNDS} blocks of {BLOCK}; all calls in one thread:");
+    let all = [0, 1].map(|at| {
+        println!("on {} channels:", CHANNELS[at]);
+        subjects.each_mut().map(|one| report(one.name, &mut one.ns[at]))
+    });
     println!("the caller's calls, the others in a second thread:");
     let caller = subjects.each_mut().map(|one| report(one.name, &mut one.caller_ns));
-    for (what, ns) in [("all", all), ("the caller's", caller)] {
+    for (what, ns) in [("all", all[0]), ("all of a large one", all[1]), ("the caller's", caller)] {
         println!(
             "ours over null, {what}: {:.1} ns with KernelCh, {:.1} ns without",
             ns[1] - ns[0],

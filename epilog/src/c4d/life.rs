@@ -27,7 +27,7 @@ use crate::c4d::ranks::Ranks;
 use crate::c4d::report::{self, Finished, MOST_ENTRIES, RuntimeReport, Status, Telemetry};
 use crate::c4d::socket::{Arrival, Arrivals, Refusal};
 use crate::c4d::steps::Watchdog;
-use crate::c4d::voice::finding_id;
+use crate::c4d::voice::{Role, finding_id};
 
 /// This program, in syslog.
 const PROCESS: &str = "aimaster-c4d";
@@ -208,10 +208,11 @@ impl Watch {
             self.report.findings = bench.findings().take(MOST_ENTRIES).cloned().collect();
         }
         let (was, speaks, judged) = (speaks, bench.speaks(), bench.is_judged());
-        if was != speaks && self.nodes.len() > 1 {
+        // That the head begins to speak is how every job starts.
+        if was != speaks && (self.link.role() == Some(Role::Deputy) || !speaks) {
             let what =
-                if speaks { "speaks for the job" } else { "is silent, another one speaks for the job" };
-            self.events.event(&format!("event=RuntimeCheckSpeaker summary={what:?}"), false);
+                if speaks { "speaks for the job, for the first one is not heard" } else { "is silent" };
+            self.events.event(&format!("event=RuntimeCheckSpeaker summary=\"this node {what}\""), speaks);
         }
         self.know(judged || self.link.is_judged(now), now);
         self.tell(&news);

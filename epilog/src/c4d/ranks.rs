@@ -1,12 +1,14 @@
 //! The ranks of the job on this node, from their rings and processes to one digest a second. What is made of it is
 //! [`super::judge`]'s.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::time::Instant;
 
 use diag::c4d::digest::{Digest, MAX_RANKS, ProcessState, Rank, Telemetry, clean};
 use diag::facts::NodeId;
 
+use crate::c4d::orders::{Orders, Pen, Wish};
 use crate::c4d::process::Followed;
 use crate::c4d::rings::{Look, Ring};
 use crate::c4d::socket::Arrival;
@@ -17,6 +19,9 @@ pub struct Ranks {
     node: NodeId,
     known: Vec<Known>,
     next: u64,
+    /// Communicators whose ranks are to tell of the network's steps.
+    steps: BTreeSet<u64>,
+    trouble: bool,
 }
 
 #[derive(Debug)]
@@ -25,13 +30,15 @@ struct Known {
     task: Option<u32>,
     ring: Result<Ring<File>, String>,
     gone: bool,
+    orders: Orders,
+    pen: Pen,
 }
 
 impl Ranks {
     /// Of this node's part of a job.
     #[must_use]
     pub fn new(me: NodeId) -> Self {
-        Self { node: me, known: Vec::new(), next: 0 }
+        Self { node: me, known: Vec::new(), next: 0, steps: BTreeSet::new(), trouble: false }
     }
 
     /// Lets a rank in. A process that comes again has a new ring; where there is no room, one that has ended goes. False:
@@ -49,13 +56,25 @@ impl Ranks {
             Some(file) => Ring::open(file).map_err(|error| clean(&error.to_string())),
             None => Err(clean(hello.status.why())),
         };
-        self.known.push(Known { process, task, ring, gone: false });
+        let (orders, pen) = (Orders::default(), Pen::default());
+        self.known.push(Known { process, task, ring, gone: false, orders, pen });
         true
     }
 
-    /// This second's digest.
+    /// Ranks of these communicators tell of the network's steps for the next seconds, all others do not. Once a second.
+    pub fn wants_steps(&mut self, comms: &BTreeSet<u64>) {
+        self.steps.clone_from(comms);
+    }
+
+    /// Whether a finding about the job stands: all ranks tell begin and end of kernels as long as one does.
+    pub fn expects_trouble(&mut self, trouble: bool) {
+        self.trouble = trouble;
+    }
+
+    /// This second's digest. Writes the ranks' orders.
     pub fn look(&mut self, now: Instant) -> Digest {
-        let ranks = self.known.iter_mut().map(|known| known.look(now)).collect();
+        let (steps, trouble) = (&self.steps, self.trouble);
+        let ranks = self.known.iter_mut().map(|known| known.look(steps, trouble, now)).collect();
         let digest = Digest { node: self.node, number: self.next, ending: false, ranks };
         self.next += 1;
         digest
@@ -63,7 +82,7 @@ impl Ranks {
 }
 
 impl Known {
-    fn look(&mut self, now: Instant) -> Rank {
+    fn look(&mut self, steps: &BTreeSet<u64>, trouble: bool, now: Instant) -> Rank {
         let process = self.process.look();
         self.gone = process.state == ProcessState::Gone;
         let look = match &mut self.ring {
@@ -71,6 +90,14 @@ impl Known {
             Err(why) => unavailable(why.clone()),
         };
         let Look { comms, telemetry, kernels } = look;
+        if let Ok(ring) = &self.ring
+            && !process.state.ended()
+        {
+            let wish = Wish { steps: comms.iter().any(|comm| steps.contains(&comm.id)), trouble };
+            if let Some(order) = self.orders.choose(ring.pace(), wish, now) {
+                self.pen.write(ring.file(), order);
+            }
+        }
         let rank =
             Rank { pid: self.process.pid(), task: self.task, gpu: None, process, telemetry, kernels, comms };
         // One rank that contradicts itself must not silence the others of its node.

@@ -89,6 +89,8 @@ unsafe fn begin(
     if context.is_null() {
         return OK;
     }
+    text::FUNCTIONS.forget();
+    text::TYPES.forget();
     // SAFETY: the caller's promise.
     unsafe { context.write(process::began(api, mask, log, identity)) };
     OK
@@ -150,6 +152,22 @@ const fn payload<P>(descriptor: *const c_void) -> *const P {
 }
 
 /// # Safety
+/// `name` is null or one of NCCL's names of functions.
+#[inline]
+unsafe fn function(name: *const c_char) -> Function {
+    // SAFETY: the caller's promise.
+    Function::of(text::FUNCTIONS.of(name, || unsafe { text::function(name) } as u8))
+}
+
+/// # Safety
+/// `name` is null or one of NCCL's names of types.
+#[inline]
+unsafe fn element_bytes(name: *const c_char) -> u64 {
+    // SAFETY: the caller's promise.
+    u64::from(text::TYPES.of(name, || unsafe { text::element_bytes(name) } as u8))
+}
+
+/// # Safety
 /// `descriptor` is a collective's.
 #[inline]
 unsafe fn collective<const API: u32>(descriptor: *const c_void) -> Described {
@@ -165,10 +183,10 @@ unsafe fn collective<const API: u32>(descriptor: *const c_void) -> Described {
         let one = &*common;
         Described {
             communicator_id,
-            function: text::function(one.function),
+            function: function(one.function),
             sequence: Some(one.sequence),
             peer: one.root,
-            bytes: (one.count as u64).saturating_mul(text::element_bytes(one.datatype)),
+            bytes: (one.count as u64).saturating_mul(element_bytes(one.datatype)),
             // In v3 it is the most that there can be: nobody can wait for so many.
             channels: if API == 3 { 0 } else { one.channels },
             algorithm: text::start(one.algorithm),
@@ -190,13 +208,13 @@ unsafe fn peer<const API: u32>(descriptor: *const c_void) -> Described {
     };
     // SAFETY: the caller's promise; NCCL's names are null or C strings. Padding of v3 is not read.
     unsafe {
-        let function = text::function((*common).function);
+        let function = function((*common).function);
         Described {
             communicator_id,
             function: if function == Function::Other { Function::SendRecv } else { function },
             sequence: None,
             peer: (*common).peer,
-            bytes: ((*common).count as u64).saturating_mul(text::element_bytes((*common).datatype)),
+            bytes: ((*common).count as u64).saturating_mul(element_bytes((*common).datatype)),
             channels: if API == 3 { 0 } else { (*common).channels },
             algorithm: [0; 4],
             protocol: [0; 4],

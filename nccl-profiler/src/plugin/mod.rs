@@ -67,11 +67,11 @@ fn op_began(ring: Ring, context: *const c_void, what: &Described) -> *mut c_void
         return nothing;
     };
     let now_ns = system::now_ns();
-    let mask = process::obey(ring, communicator, now_ns);
     communicator.learn_id(ring, what.communicator_id);
     let to_itself = what.sequence.is_none() && what.peer == communicator.rank(ring);
     // Copies within the GPU: no kernel of NCCL's, nobody to wait for.
     if to_itself || communicator.is_alone(ring) {
+        process::obey(ring, communicator, now_ns);
         return nothing;
     }
     let cell = ring.progress(communicator.slot, what.function);
@@ -83,6 +83,8 @@ fn op_began(ring: Ring, context: *const c_void, what: &Described) -> *mut c_void
         None => cell.count_one(now_ns),
     };
     cell.set_bytes(what.bytes);
+    process::begin_window(sequence, now_ns);
+    let mask = process::obey(ring, communicator, now_ns);
     let new = NewOp {
         communicator,
         function: what.function,

@@ -39,6 +39,9 @@ static MASKS: [AtomicPtr<i32>; COMMUNICATORS] =
 static SEEN: AtomicU64 = AtomicU64::new(0);
 static TELEMETRY: AtomicU32 = AtomicU32::new(1);
 static KERNELS_UNTIL_NS: AtomicU64 = AtomicU64::new(u64::MAX);
+/// Bits that are 0 in the number of an operation that KernelCh goes on with, and for how long; 0: it does not.
+static EVERY_BITS: AtomicU64 = AtomicU64::new(0);
+static EVERY_NS: AtomicU64 = AtomicU64::new(0);
 static STEPS_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 
 /// The ring, if there is one and this process may write to it.
@@ -108,7 +111,16 @@ pub(super) fn ended(context: *const c_void) {
     }
 }
 
-/// Does what the agent orders, and gives what NCCL is asked for now.
+/// KernelCh goes on with this operation, if the agent wants it with this number.
+#[inline]
+pub(super) fn begin_window(sequence: u64, now_ns: u64) {
+    let for_ns = EVERY_NS.load(Relaxed);
+    if for_ns != 0 && sequence & EVERY_BITS.load(Relaxed) == 0 {
+        KERNELS_UNTIL_NS.store(now_ns.saturating_add(for_ns), Relaxed);
+    }
+}
+
+/// Does what the agent orders, and gives what NCCL was asked for until now: NCCL reads its mask before it tells of an operation.
 #[inline]
 pub(super) fn obey(ring: Ring, communicator: Communicator, now_ns: u64) -> u64 {
     let mask = wanted(ring, now_ns);
@@ -117,10 +129,12 @@ pub(super) fn obey(ring: Ring, communicator: Communicator, now_ns: u64) -> u64 {
     if !place.is_null() {
         // SAFETY: the communicator lives, so does the NCCL that it is of; NCCL reads its mask atomically.
         let now = unsafe { AtomicI32::from_ptr(place) };
-        if now.load(Relaxed) != mask as i32 {
+        let before = now.load(Relaxed);
+        if before != mask as i32 {
             now.store(mask as i32, Relaxed);
             ring.set_mask(mask);
         }
+        return before as u32 as u64;
     }
     mask
 }
@@ -132,11 +146,19 @@ fn wanted(ring: Ring, now_ns: u64) -> u64 {
         && let Some(order) = Order::of(word)
     {
         let until = |ms: u16| now_ns.saturating_add(u64::from(ms) * 1_000_000);
-        let kernels = match order.kernels {
-            Kernels::On => u64::MAX,
-            Kernels::Off => 0,
-            Kernels::For(ms) => until(ms),
+        let (kernels, (bits, for_ms)) = match order.kernels {
+            Kernels::On => (u64::MAX, (0, 0)),
+            Kernels::Off => (0, (0, 0)),
+            Kernels::For(ms) => (until(ms), (0, 0)),
+            // What is on stays on until its time is over: a new order in a window must not end it on some ranks only.
+            Kernels::Every { shift, ms } => {
+                let now_until = KERNELS_UNTIL_NS.load(Relaxed);
+                let until = if now_until == u64::MAX { 0 } else { now_until.min(until(ms)) };
+                (until, ((1 << (shift & 31)) - 1, ms))
+            }
         };
+        EVERY_BITS.store(bits, Relaxed);
+        EVERY_NS.store(u64::from(for_ms) * 1_000_000, Relaxed);
         KERNELS_UNTIL_NS.store(kernels, Relaxed);
         STEPS_UNTIL_NS.store(if order.steps_ms == 0 { 0 } else { until(order.steps_ms) }, Relaxed);
         TELEMETRY.store(u32::from(order.telemetry), Relaxed);

@@ -122,6 +122,17 @@ impl Cell {
         }
     }
 
+    /// The operation began on the GPU. Those before it have ended, told or not, unless one is known to be open.
+    #[inline]
+    pub(super) fn started(self, sequence: u64, now_ns: u64) {
+        let before = self.word(Reached::Started as usize).load(Relaxed);
+        self.reached(Reached::Started, sequence, now_ns);
+        let finished = self.word(Reached::Finished as usize);
+        if before < sequence && finished.load(Relaxed) == before {
+            finished.fetch_max(sequence, Relaxed);
+        }
+    }
+
     /// Counts a call of a function that NCCL does not number.
     pub(super) fn count_one(self, now_ns: u64) -> u64 {
         let sequence = self.word(Reached::Enqueued as usize).fetch_add(1, Relaxed);
@@ -138,16 +149,17 @@ impl Cell {
         self.word(6).store(bytes, Relaxed);
     }
 
+    /// One more operation has channels that run.
     #[inline]
-    pub(super) fn channel_began(self) {
+    pub(super) fn runs(self) {
         self.word(7).fetch_add(1, Relaxed);
     }
 
-    /// So many channels run no more. Never below zero, whatever the user's process did to the word.
+    /// One operation's channels run no more. Never below zero, whatever the user's process did to the word.
     #[inline]
-    pub(super) fn channels_ended(self, count: u64) {
+    pub(super) fn rests(self) {
         let running = self.word(7);
-        let _ = running.fetch_update(Relaxed, Relaxed, |now| Some(now.saturating_sub(count)));
+        let _ = running.fetch_update(Relaxed, Relaxed, |now| Some(now.saturating_sub(1)));
     }
 
     /// A new communicator's.

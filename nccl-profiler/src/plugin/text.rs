@@ -1,6 +1,8 @@
 //! NCCL's names, read from its C strings without a copy that could overrun and without a comparison of many bytes.
 
 use core::ffi::c_char;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::ring::Function;
 
@@ -34,6 +36,41 @@ const fn key(name: &str) -> u128 {
         place += 1;
     }
     key
+}
+
+/// What names were found to mean, by their address: NCCL's names of functions and types are literals in its file. Address in the
+/// upper 56 bits; addresses of a process have fewer.
+pub(super) struct Meanings([AtomicU64; MEANINGS]);
+
+/// A job uses two or three of each.
+const MEANINGS: usize = 16;
+
+pub(super) static FUNCTIONS: Meanings = Meanings::new();
+pub(super) static TYPES: Meanings = Meanings::new();
+
+impl Meanings {
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; MEANINGS])
+    }
+
+    /// The meaning of a name, read if it is not known.
+    #[inline]
+    pub(super) fn of(&self, name: *const c_char, read: impl FnOnce() -> u8) -> u8 {
+        let address = name.addr() as u64;
+        let Some(known) = self.0.get((address >> 3) as usize % MEANINGS) else { return read() };
+        let word = known.load(Relaxed);
+        if word >> 8 == address && address != 0 {
+            return word as u8;
+        }
+        let meaning = read();
+        known.store(address << 8 | u64::from(meaning), Relaxed);
+        meaning
+    }
+
+    /// Nothing is known any more: another NCCL may lie where one was.
+    pub(super) fn forget(&self) {
+        self.0.iter().for_each(|known| known.store(0, Relaxed));
+    }
 }
 
 /// The function of a name.
@@ -119,6 +156,19 @@ mod tests {
         // SAFETY: null is allowed.
         let of_nothing = unsafe { (function(std::ptr::null()), element_bytes(std::ptr::null())) };
         assert_eq!(of_nothing, (Function::Other, 1));
+    }
+
+    #[test]
+    fn a_name_is_read_once_until_it_is_forgotten() {
+        let meanings = Meanings::new();
+        let (one, other) = (c"one".as_ptr(), c"other".as_ptr());
+        assert_eq!((meanings.of(one, || 1), meanings.of(other, || 2)), (1, 2));
+        assert_eq!(meanings.of(one, || 3), if (one.addr() ^ other.addr()) >> 3 & 15 == 0 { 3 } else { 1 });
+        assert_eq!(meanings.of(other, || 2), 2);
+        assert_eq!(meanings.of(other, || 7), 2);
+        meanings.forget();
+        assert_eq!(meanings.of(other, || 7), 7);
+        assert_eq!((meanings.of(core::ptr::null(), || 4), meanings.of(core::ptr::null(), || 5)), (4, 5));
     }
 
     #[test]

@@ -12,6 +12,15 @@ pub enum Kernels {
     Off,
     /// For so many milliseconds from the moment that the rank reads the order, then no more.
     For(u16),
+    /// Again and again: from each operation on whose number in its communicator is a multiple of 2 to the `shift`, 31 at most,
+    /// for `ms` milliseconds. Collectives have one number on all ranks, so that all ranks of a communicator look at the same ones
+    /// without a clock that they share.
+    Every {
+        /// Which numbers.
+        shift: u8,
+        /// How long.
+        ms: u16,
+    },
 }
 
 /// An order. Without one the plugin asks for collectives, sends and receives, and KernelCh.
@@ -31,6 +40,10 @@ pub struct Order {
 const TELEMETRY: u64 = 1 << 8;
 const KERNELS_ON: u64 = 1 << 9;
 const KERNELS_FOR: u64 = 1 << 10;
+/// Both: again and again.
+const KERNELS_EVERY: u64 = KERNELS_ON | KERNELS_FOR;
+const SHIFT_AT: u32 = 11;
+const SHIFT: u64 = 31;
 
 impl Order {
     /// What holds without an order.
@@ -43,6 +56,9 @@ impl Order {
             Kernels::On => KERNELS_ON,
             Kernels::Off => 0,
             Kernels::For(ms) => KERNELS_FOR | (ms as u64) << 16,
+            Kernels::Every { shift, ms } => {
+                KERNELS_EVERY | (shift as u64 & SHIFT) << SHIFT_AT | (ms as u64) << 16
+            }
         };
         let telemetry = if self.telemetry { TELEMETRY } else { 0 };
         let word = telemetry | kernels | (self.steps_ms as u64) << 32 | (self.number as u64) << 48;
@@ -56,12 +72,12 @@ impl Order {
         if number == 0 || check(word) != word & 0xff {
             return None;
         }
-        let kernels = if word & KERNELS_FOR != 0 {
-            Kernels::For((word >> 16) as u16)
-        } else if word & KERNELS_ON != 0 {
-            Kernels::On
-        } else {
-            Kernels::Off
+        let ms = (word >> 16) as u16;
+        let kernels = match word & KERNELS_EVERY {
+            0 => Kernels::Off,
+            KERNELS_ON => Kernels::On,
+            KERNELS_FOR => Kernels::For(ms),
+            _ => Kernels::Every { shift: (word >> SHIFT_AT & SHIFT) as u8, ms },
         };
         Some(Self { number, telemetry: word & TELEMETRY != 0, kernels, steps_ms: (word >> 32) as u16 })
     }
@@ -78,7 +94,17 @@ mod tests {
 
     #[test]
     fn every_order_comes_back() {
-        for kernels in [Kernels::On, Kernels::Off, Kernels::For(0), Kernels::For(1), Kernels::For(u16::MAX)] {
+        let every = |shift, ms| Kernels::Every { shift, ms };
+        for kernels in [
+            Kernels::On,
+            Kernels::Off,
+            Kernels::For(0),
+            Kernels::For(1),
+            Kernels::For(u16::MAX),
+            every(0, 1),
+            every(31, u16::MAX),
+            every(12, 80),
+        ] {
             for telemetry in [true, false] {
                 for (number, steps_ms) in [(1, 0), (2, 500), (u16::MAX, u16::MAX)] {
                     let order = Order { number, telemetry, kernels, steps_ms };

@@ -87,7 +87,8 @@ pub struct Progress {
     pub enqueued: u64,
     /// Begun on the GPU. While KernelCh is off, see [`Header::mask`], it stays behind.
     pub started: u64,
-    /// Ended on the GPU. While KernelCh is off it stays behind.
+    /// Ended on the GPU. While KernelCh is off it stays behind; once an operation begins again, all before it have ended unless one
+    /// is known to be open.
     pub finished: u64,
     /// When `enqueued` changed.
     pub enqueued_ns: u64,
@@ -97,8 +98,8 @@ pub struct Progress {
     pub finished_ns: u64,
     /// Size of the operation that was enqueued last.
     pub bytes: u64,
-    /// Channels that began and have not ended. With `started` above `finished`, 0 says that an event was lost, not that the
-    /// operation hangs.
+    /// Operations of which a channel began and has not ended. With `started` above `finished`, 0 says that an event was lost, not
+    /// that the operation hangs.
     pub running: u64,
 }
 

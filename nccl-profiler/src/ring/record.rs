@@ -86,7 +86,7 @@ pub enum Record {
         /// See `algorithm`.
         protocol: [u8; 4],
     },
-    /// The first channel's kernel began.
+    /// The first channel's kernel of a send or receive began. That of a collective stands in the communicator's progress only.
     Started {
         /// Which.
         op: Op,

@@ -5,7 +5,7 @@ use nccl_profiler::ring::{Function, Kernels, Order, Record, Steps};
 use crate::agent::{Rank, Ring, done, load, tell};
 use crate::nccl::{ALL_REDUCE, COMM, Coll, LIGHT, Nccl, ProxyOp};
 
-pub const SCENARIOS: &[(&str, fn())] = &[("obey", obey), ("windows", windows)];
+pub const SCENARIOS: &[(&str, fn())] = &[("obey", obey), ("windows", windows), ("numbers", numbers)];
 
 /// Without KernelCh.
 const NO_KERNELS: i32 = 6;
@@ -14,10 +14,11 @@ const STEPS: i32 = LIGHT + 24;
 
 /// One operation as NCCL makes it with the mask that was there before it; gives the mask after its start.
 fn operation(nccl: &Nccl, context: crate::nccl::Handle, sequence: u64) -> i32 {
+    let before = nccl.mask();
     let op = nccl.coll(context, Coll { sequence, ..ALL_REDUCE });
     nccl.stop(op);
     let mask = nccl.mask();
-    if mask & 8 != 0 {
+    if before & 8 != 0 {
         let pid = std::process::id() as i32;
         let transfer =
             nccl.proxy_op(context, op, &ProxyOp { pid, channel: 0, peer: 1, steps: 1, send: false });
@@ -27,7 +28,7 @@ fn operation(nccl: &Nccl, context: crate::nccl::Handle, sequence: u64) -> i32 {
         nccl.stop(step);
         nccl.stop(transfer);
     }
-    if mask & 64 != 0 {
+    if before & 64 != 0 {
         nccl.run_channel(context, op, 0, [1, 2]);
         nccl.run_channel(context, op, 1, [1, 2]);
     }
@@ -80,7 +81,8 @@ fn an_order_is_obeyed_with_the_next_operation() {
     rank.answer();
     rank.finish();
     let records = ring.records();
-    assert_eq!(done(&records), [0, 2, 5]);
+    // NCCL reads its mask before it tells of an operation.
+    assert_eq!(done(&records), [0, 1, 3, 6]);
     let enqueued = records.iter().filter(|record| matches!(record, Record::Enqueued { .. })).count();
     assert_eq!(enqueued, 7, "what is enqueued is known without KernelCh too");
     assert_eq!(ring.communicator().progress(Function::AllReduce).enqueued, 7);
@@ -89,7 +91,7 @@ fn an_order_is_obeyed_with_the_next_operation() {
         .filter_map(|record| if let Record::Steps { steps, .. } = record { Some(steps) } else { None })
         .collect();
     let [one] = &steps[..] else { panic!("{steps:?}") };
-    assert_eq!((one.op.sequence, one.count, one.send), (2, 1, false));
+    assert_eq!((one.op.sequence, one.count, one.send), (3, 1, false));
     ring.counts(&[]);
 }
 
@@ -113,6 +115,41 @@ fn windows() {
     // And begin again with a new order.
     until(LIGHT);
     until(NO_KERNELS);
+}
+
+fn numbers() {
+    let nccl = load(5);
+    let context = nccl.init(COMM);
+    operation(&nccl, context, 0);
+    tell("ready");
+    // The order is seen with the first; numbers that are multiples of four begin a window.
+    let masks: Vec<i32> = (1..=6).map(|sequence| operation(&nccl, context, sequence)).collect();
+    tell(&format!("{masks:?}"));
+    // The window ends by time, and a number that is none does not begin another one.
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    let masks: Vec<i32> = (7..=9).map(|sequence| operation(&nccl, context, sequence)).collect();
+    tell(&format!("{masks:?}"));
+}
+
+// All ranks count alike, so that they look at the same operations.
+#[test]
+fn a_window_begins_with_a_number_that_all_ranks_have() {
+    let mut rank = Rank::start("numbers");
+    let mut ring = rank.ring();
+    assert_eq!(rank.hear(), "ready");
+    order(&ring, 1, true, Kernels::Every { shift: 2, ms: 300 }, 0);
+    rank.answer();
+    assert_eq!(rank.hear(), format!("{:?}", [NO_KERNELS, NO_KERNELS, NO_KERNELS, LIGHT, LIGHT, LIGHT]));
+    rank.answer();
+    assert_eq!(rank.hear(), format!("{:?}", [NO_KERNELS, LIGHT, LIGHT]));
+    rank.answer();
+    rank.finish();
+    let records = ring.records();
+    // The mask counts that NCCL read before it told of the operation.
+    assert_eq!(done(&records), [0, 1, 5, 6, 7, 9]);
+    let progress = *ring.communicator().progress(Function::AllReduce);
+    assert_eq!((progress.enqueued, progress.started, progress.finished, progress.running), (10, 10, 10, 0));
+    ring.counts(&[]);
 }
 
 // An agent that died must not leave a costly mask behind.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::time::Duration;
 
-use diag::c4d::digest::{Digest, Process, ProcessState, Rank};
+use diag::c4d::digest::{Digest, Process, ProcessState, Rank, StepState, StepWait};
 use nccl_profiler::ring::{CAPACITY, COMMUNICATORS_AT, FILE_BYTES, Header, Op, RECORD_BYTES, RECORDS_AT};
 
 use super::*;
@@ -62,15 +62,41 @@ impl Memory {
     }
 
     fn done(&self, index: u64, function: Function, gpu: (u64, u64)) {
-        let op = Op { communicator: 0, generation: 1, function, sequence: index, peer: -1 };
-        let (gpu_start_ns, gpu_stop_ns) = gpu;
-        let record =
-            Record::Done { op, time_ns: 1, bytes: 4096, gpu_start_ns, gpu_stop_ns, wait_us: 1, run_us: 1 };
+        self.record(index, &done(op(function, index, -1), gpu));
+    }
+
+    /// The next records.
+    fn tell(&self, records: &[Record]) {
+        let written = u64::from_le_bytes(self.0.borrow()[64..72].try_into().unwrap());
+        (written..).zip(records).for_each(|(index, record)| self.record(index, record));
+    }
+
+    fn mask(&self, mask: u64) {
+        self.put(56, &[mask]);
+    }
+
+    fn record(&self, index: u64, record: &Record) {
         let mut words = record.encode();
         words[0] = index + 1;
         self.put(RECORDS_AT + index % CAPACITY * RECORD_BYTES as u64, &words);
         self.put(64, &[index + 1]);
     }
+}
+
+fn op(function: Function, sequence: u64, peer: i32) -> Op {
+    Op { communicator: 0, generation: 1, function, sequence, peer }
+}
+
+fn enqueued(op: Op) -> Record {
+    Record::Enqueued { op, time_ns: 1, bytes: 1000, channels: 1, algorithm: [0; 4], protocol: [0; 4] }
+}
+
+fn started(op: Op) -> Record {
+    Record::Started { op, time_ns: 1, bytes: 1000, gpu_start_ns: 1 }
+}
+
+fn done(op: Op, (gpu_start_ns, gpu_stop_ns): (u64, u64)) -> Record {
+    Record::Done { op, time_ns: 1, bytes: 4096, gpu_start_ns, gpu_stop_ns, wait_us: 1, run_us: 1 }
 }
 
 fn digest(look: Look) -> Digest {
@@ -160,4 +186,189 @@ fn a_communicator_that_ended_is_told_once_and_what_can_t_be_is_left_out() {
     let nothing = Memory::new();
     nothing.put(0, &[0]);
     assert!(Ring::open(nothing).is_err());
+}
+
+/// Peer, whether it is sent to, enqueued, started, finished, time in µs.
+fn peers(look: &Look) -> Vec<(u32, bool, u64, u64, u64, u32)> {
+    let of = |one: &diag::c4d::digest::P2p| {
+        let Progress { enqueued, started, finished, .. } = one.progress;
+        (one.peer, one.send, enqueued, started, finished, one.kernel_us)
+    };
+    look.comms[0].p2p.iter().map(of).collect()
+}
+
+#[test]
+fn sends_and_receives_are_counted_by_peer() {
+    let memory = Memory::new();
+    memory.communicator(0, 2, 0xab, (4, 2, 3));
+    let send = |sequence, peer| op(Function::Send, sequence, peer);
+    let receive = |sequence, peer| op(Function::Recv, sequence, peer);
+    memory.progress(0, Function::Send, [3, 3, 1], 1);
+    memory.progress(0, Function::Recv, [1, 1, 1], 0);
+    memory.tell(&[
+        enqueued(send(0, 1)),
+        enqueued(send(1, 2)),
+        enqueued(receive(0, 2)),
+        started(send(0, 1)),
+        started(send(1, 2)),
+        started(receive(0, 2)),
+        done(send(0, 1), (1000, 41_000)),
+        enqueued(send(2, 1)),
+        started(send(2, 1)),
+        done(send(2, 1), (1000, 21_000)),
+        // A direction that nobody told, a peer that is none, and numbers that go back.
+        enqueued(op(Function::SendRecv, 0, 1)),
+        enqueued(send(3, 4)),
+        enqueued(send(1, 1)),
+    ]);
+    let mut ring = Ring::open(memory).unwrap();
+    let begun = Instant::now();
+    let look = ring.look(begun);
+    // The end of the receive was lost: nothing runs.
+    assert_eq!(peers(&look), [(2, true, 1, 1, 0, 0), (1, true, 2, 2, 2, 60), (2, false, 1, 1, 1, 0)]);
+    assert_eq!(look.comms[0].p2p[1].progress.bytes, 2000);
+    assert_eq!(look.telemetry, Telemetry::Lost { records: 2 });
+    digest(look).check().unwrap();
+    ring.reader.source().progress(0, Function::Send, [3, 3, 3], 0);
+    ring.reader.source().tell(&[done(send(1, 2), (1000, 3000))]);
+    let look = ring.look(begun + Duration::from_secs(3));
+    assert_eq!(peers(&look)[0], (2, true, 1, 1, 1, 2));
+    assert_eq!(look.comms[0].p2p[0].progress.finished_age_ms, 0);
+    assert_eq!(look.comms[0].p2p[0].progress.started_age_ms, 3000);
+}
+
+#[test]
+fn more_peers_and_operations_than_are_followed_cost_no_more() {
+    let memory = Memory::new();
+    memory.communicator(0, 2, 0xab, (4096, 512, 3));
+    memory.progress(0, Function::Send, [12_000, 0, 0], 0);
+    let all: Vec<Record> =
+        (0..12_000).map(|sequence| enqueued(op(Function::Send, sequence, sequence as i32 % 1500))).collect();
+    memory.tell(&all);
+    let mut ring = Ring::open(memory).unwrap();
+    let look = ring.look(Instant::now());
+    assert_eq!((look.comms[0].p2p.len(), &look.telemetry), (16, &Telemetry::Ok));
+    let of = ring.seen.values().map(|seen| &seen.peers);
+    assert_eq!(format!("{:?}", Room::of(of)), "Room { ends: 0, in_flight: 0 }");
+    digest(look).check().unwrap();
+}
+
+#[test]
+fn what_began_and_ended_while_nobody_told_of_it_is_not_open_and_not_missing() {
+    let memory = Memory::new();
+    memory.communicator(0, 2, 0xab, (4, 2, 3));
+    memory.progress(0, Function::AllReduce, [5, 5, 5], 0);
+    memory.progress(0, Function::Send, [2, 2, 2], 0);
+    let send = |sequence| op(Function::Send, sequence, 1);
+    let two = [0, 1].map(send);
+    memory.tell(&two.map(enqueued));
+    memory.tell(&two.map(started));
+    memory.tell(&two.map(|one| done(one, (1000, 11_000))));
+    let mut ring = Ring::open(memory).unwrap();
+    let begun = Instant::now();
+    let far = |look: &Look| {
+        let Progress { enqueued, started, finished, .. } = look.comms[0].collectives[0].progress;
+        (enqueued, started, finished)
+    };
+    let look = ring.look(begun);
+    assert_eq!((look.kernels, far(&look), peers(&look)[0]), (true, (5, 5, 5), (1, true, 2, 2, 2, 20)));
+    // Kernels are off: only what is enqueued moves.
+    let memory = ring.reader.source();
+    memory.mask(6);
+    memory.progress(0, Function::AllReduce, [90, 5, 5], 0);
+    memory.tell(&[enqueued(send(2)), enqueued(send(3)), enqueued(send(4))]);
+    let look = ring.look(begun);
+    assert_eq!((look.kernels, far(&look), peers(&look)[0]), (false, (90, 5, 5), (1, true, 5, 2, 2, 0)));
+    // They are on again: what was enqueued before is not known to be over, and nothing is told to be known.
+    ring.reader.source().mask(70);
+    ring.reader.source().progress(0, Function::AllReduce, [92, 5, 5], 0);
+    let look = ring.look(begun);
+    assert_eq!((look.kernels, far(&look)), (true, (92, 92, 92)), "nothing came since");
+    ring.reader.source().progress(0, Function::AllReduce, [93, 5, 5], 0);
+    assert!(!ring.look(begun).kernels);
+    // One in between that was told: those before it have ended, and it is the one that is open.
+    ring.reader.source().progress(0, Function::AllReduce, [93, 91, 90], 1);
+    let look = ring.look(begun);
+    assert_eq!((look.kernels, far(&look)), (false, (93, 91, 90)));
+    ring.reader.source().progress(0, Function::AllReduce, [93, 93, 91], 1);
+    let look = ring.look(begun);
+    assert_eq!((look.kernels, far(&look)), (true, (93, 93, 91)));
+    // Of the sends nothing came since, so that they are no reason to know less.
+    assert_eq!(peers(&look)[0], (1, true, 5, 5, 5, 0));
+    ring.reader.source().tell(&[enqueued(send(5)), started(send(5)), done(send(5), (1000, 11_000))]);
+    let look = ring.look(begun);
+    assert_eq!((look.kernels, peers(&look)[0]), (true, (1, true, 6, 6, 6, 10)));
+    digest(look).check().unwrap();
+}
+
+#[test]
+fn sends_that_were_told_stand_for_those_that_were_not() {
+    let memory = Memory::new();
+    memory.communicator(0, 2, 0xab, (4, 2, 3));
+    memory.mask(6);
+    let send = |sequence| op(Function::Send, sequence, 1);
+    let all: Vec<Record> = (0..90).map(|sequence| enqueued(send(sequence))).collect();
+    memory.tell(&all);
+    let mut ring = Ring::open(memory).unwrap();
+    assert_eq!(peers(&ring.look(Instant::now())), [(1, true, 90, 0, 0, 0)]);
+    let told: Vec<Record> = (90..100)
+        .flat_map(|at| [enqueued(send(at)), started(send(at)), done(send(at), (1000, 51_000))])
+        .collect();
+    ring.reader.source().tell(&told);
+    assert_eq!(peers(&ring.look(Instant::now())), [(1, true, 100, 100, 100, 100 * 50)]);
+}
+
+#[test]
+fn waits_of_steps_are_summed_and_what_is_open_longest_is_said() {
+    let memory = Memory::new();
+    memory.communicator(0, 2, 0xab, (4, 2, 3));
+    memory.progress(0, Function::AllReduce, [5, 5, 4], 1);
+    let steps = |send, [first_ns, second_ns, third_ns]: [u64; 3]| Record::Steps {
+        steps: nccl_profiler::ring::Steps {
+            op: op(Function::AllReduce, 4, 2),
+            channel: 1,
+            send,
+            count: 8,
+            kib: 64,
+            first_ns,
+            second_ns,
+            third_ns,
+        },
+        time_ns: 1,
+    };
+    memory.tell(&[
+        steps(true, [1000, 2000, 3_000_000]),
+        steps(true, [1000, 2000, 1_000_000]),
+        steps(false, [7000, 2000, 1000]),
+    ]);
+    memory.mask(70 | 24);
+    // Two transfers in flight on channel 1 to rank 2, and one to a rank that is none.
+    let live = |slot: u64, peer: u64, state: u64, since_ns: u64| {
+        let head = 1 << 24 | 1 << 16 | 1 << 8 | state;
+        let what = (Function::AllReduce as u64) << 8 | 1 << 16 | peer << 32;
+        memory.put(nccl_profiler::ring::LIVE_STEPS_AT + slot * 64, &[head, since_ns, what, 4, 0, 0, 0, 0]);
+    };
+    live(0, 2, 20, 900);
+    live(1, 2, 9, 300);
+    live(2, 9, 9, 100);
+    let mut ring = Ring::open(memory).unwrap();
+    let look = ring.look(Instant::now());
+    let wait = |send, steps, gpu_us, credit_us, wire_us, open| StepWait {
+        peer: 2,
+        channel: 1,
+        send,
+        steps,
+        gpu_us,
+        credit_us,
+        wire_us,
+        open,
+    };
+    assert_eq!(
+        look.comms[0].steps,
+        [wait(true, 16, 2, 4, 4000, Some(StepState::Wire)), wait(false, 8, 3, 0, 7, None)]
+    );
+    digest(look).check().unwrap();
+    // The next window has sums of its own, and without the order nothing is looked for.
+    ring.reader.source().mask(70);
+    assert_eq!(ring.look(Instant::now()).comms[0].steps, []);
 }
