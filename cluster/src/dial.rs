@@ -1,4 +1,5 @@
-//! Opening connections: the acceptor of leader and deputy, and the dialers of everybody. Not who is believed.
+//! Opening connections: the acceptor of leader and deputy, and the dialers of everybody. Not who is believed: that is a
+//! [`Proof`]'s, one of the prologs' meeting and one of the agents.
 //!
 //! Nothing that an unproved connection sends or holds back can cost more than one slot for a short time.
 
@@ -16,7 +17,8 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::handshake::{HandshakeError, Identity, answer, introduce};
+use crate::handshake::{HandshakeError, Identity, Tally};
+use crate::log::LogSink;
 use crate::mesh::Incoming;
 
 /// A whole handshake: two credentials of 0.15 ms each when munged is idle; far more when a thousand nodes ask
@@ -27,9 +29,9 @@ const CHALLENGE: Duration = Duration::from_secs(2);
 /// One TCP connect: a blocked port must not use up the join window.
 const CONNECT: Duration = Duration::from_secs(1);
 /// Ports of the first sweep; most jobs are alone on their port. Doubles until the whole range is swept.
-const FIRST_SWEEP: usize = 4;
+pub(crate) const FIRST_SWEEP: usize = 4;
 /// Pause between sweeps, doubling up to the second: a thousand nodes must not flood a leader that is late.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Unproved connections that may wait besides two for each node of the job.
 const SPARE_PENDING: usize = 256;
@@ -45,6 +47,38 @@ pub(crate) fn port_order(range: &RangeInclusive<u16>, job_id: u32) -> Vec<u16> {
     let (lower, upper) = ports.split_at((ports.len() / 2).max(1).min(ports.len()));
     let start = if lower.is_empty() { 0 } else { job_id as usize % lower.len() };
     lower[start..].iter().chain(&lower[..start]).chain(upper).copied().collect()
+}
+
+/// How two ends of a fresh connection prove themselves to each other.
+pub(crate) trait Proof: Send + Sync + 'static {
+    /// A proved connection.
+    type Linked: Send + 'static;
+
+    /// The listener's side. The caller bounds its time.
+    fn answer(
+        &self,
+        stream: TcpStream,
+        from: IpAddr,
+    ) -> impl Future<Output = Result<Self::Linked, HandshakeError>> + Send;
+
+    /// The dialer's side towards `target`. `challenge_within` is short, so that a silent stranger on a port costs little;
+    /// the caller bounds the rest.
+    fn introduce(
+        &self,
+        stream: TcpStream,
+        target: NodeId,
+        challenge_within: Duration,
+    ) -> impl Future<Output = Result<Self::Linked, HandshakeError>> + Send;
+
+    /// Whether a hello that was refused for this is worth a line.
+    fn is_news(&self, error: &HandshakeError) -> bool;
+
+    /// How many nodes the job has.
+    fn nodes(&self) -> usize;
+
+    fn log(&self) -> &LogSink;
+
+    fn tally(&self) -> &Tally;
 }
 
 /// Listens on the first free port, on all addresses.
@@ -92,8 +126,12 @@ struct Pending {
 }
 
 /// Answers hellos until it is aborted.
-pub(crate) async fn accept(listener: TcpListener, id: Arc<Identity>, inbox: mpsc::Sender<Incoming>) {
-    let most = SPARE_PENDING + 2 * id.nodes.len();
+pub(crate) async fn accept<P: Proof, M: From<P::Linked> + Send + 'static>(
+    listener: TcpListener,
+    id: Arc<P>,
+    inbox: mpsc::Sender<M>,
+) {
+    let most = SPARE_PENDING + 2 * id.nodes();
     let mut tasks = tokio::task::JoinSet::new(); // aborts what is left when the acceptor goes
     let mut pending: VecDeque<Pending> = VecDeque::new();
     loop {
@@ -102,7 +140,7 @@ pub(crate) async fn accept(listener: TcpListener, id: Arc<Identity>, inbox: mpsc
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => (stream, from.ip().to_canonical()),
                 Err(error) => {
-                    id.log.line(&format!("a connection could not be accepted: {error}"));
+                    id.log().line(&format!("a connection could not be accepted: {error}"));
                     sleep(ACCEPT_REST).await;
                     continue;
                 }
@@ -112,7 +150,7 @@ pub(crate) async fn accept(listener: TcpListener, id: Arc<Identity>, inbox: mpsc
             pending.retain(|one| !one.task.is_finished());
         }
         if pending.len() >= most {
-            evict(&mut pending, &id);
+            evict(&mut pending, id.tally());
         }
         let task = tasks.spawn(receive(stream, from, Arc::clone(&id), inbox.clone()));
         pending.push_back(Pending { from, task });
@@ -120,7 +158,7 @@ pub(crate) async fn accept(listener: TcpListener, id: Arc<Identity>, inbox: mpsc
 }
 
 /// Makes room: the oldest connection of whoever holds most of them, so that a flood displaces itself.
-fn evict(pending: &mut VecDeque<Pending>, id: &Identity) {
+fn evict(pending: &mut VecDeque<Pending>, tally: &Tally) {
     let mut held: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for one in &*pending {
         *held.entry(one.from).or_default() += 1;
@@ -131,22 +169,27 @@ fn evict(pending: &mut VecDeque<Pending>, id: &Identity) {
     {
         oldest.task.abort();
         // Counted, not logged: a flood must not fill the log as well.
-        id.tally.evicted.fetch_add(1, Ordering::Relaxed);
+        tally.evicted.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-async fn receive(stream: TcpStream, from: IpAddr, id: Arc<Identity>, inbox: mpsc::Sender<Incoming>) {
+async fn receive<P: Proof, M: From<P::Linked>>(
+    stream: TcpStream,
+    from: IpAddr,
+    id: Arc<P>,
+    inbox: mpsc::Sender<M>,
+) {
     let late = Err(HandshakeError::Late { what: "complete hello" });
-    match timeout(HANDSHAKE, answer(stream, from, &id)).await.unwrap_or(late) {
-        Ok(established) => {
-            id.tally.accepted.fetch_add(1, Ordering::Relaxed);
+    match timeout(HANDSHAKE, id.answer(stream, from)).await.unwrap_or(late) {
+        Ok(linked) => {
+            id.tally().accepted.fetch_add(1, Ordering::Relaxed);
             // Fails only if the meeting is over.
-            let _ = inbox.send(Incoming::Linked(Box::new(established))).await;
+            let _ = inbox.send(linked.into()).await;
         }
         Err(error) => {
-            let count = id.tally.refused.fetch_add(1, Ordering::Relaxed);
-            if count < LOGGED_REFUSALS {
-                id.log.line(&format!("a hello from {from} was refused: {}", crate::chain(&error)));
+            let count = id.tally().refused.fetch_add(1, Ordering::Relaxed);
+            if count < LOGGED_REFUSALS && id.is_news(&error) {
+                id.log().line(&format!("a hello from {from} was refused: {}", crate::chain(&error)));
             }
         }
     }
@@ -167,7 +210,7 @@ pub(crate) struct Target {
 pub(crate) async fn dial(mut target: Target, id: Arc<Identity>, inbox: mpsc::Sender<Incoming>) {
     let (mut width, mut pause) = (FIRST_SWEEP, FIRST_PAUSE);
     while Instant::now() < target.until {
-        let heard = sweep(&mut target, width, &id).await;
+        let heard = sweep(&mut target, width, &*id).await;
         match heard {
             Ok(established) => {
                 let mut ending = established.ending.subscribe();
@@ -189,16 +232,13 @@ pub(crate) async fn dial(mut target: Target, id: Arc<Identity>, inbox: mpsc::Sen
 }
 
 /// Up to half a pause more, by node, so that nodes that started together don't knock together.
-fn spread(node: NodeId, pause: Duration) -> Duration {
+pub(crate) fn spread(node: NodeId, pause: Duration) -> Duration {
     pause * (node % 16) / 32
 }
 
-/// Tries the first `width` ports once. A port that answers wrongly moves to the end of the order.
-async fn sweep(
-    target: &mut Target,
-    width: usize,
-    id: &Arc<Identity>,
-) -> Result<crate::handshake::Established, String> {
+/// Tries the first `width` ports once. A port that answers wrongly moves to the end of the order, the right one to its
+/// begin.
+pub(crate) async fn sweep<P: Proof>(target: &mut Target, width: usize, id: &P) -> Result<P::Linked, String> {
     let mut because = "no port to try".to_owned();
     for port in target.ports.iter().copied().take(width).collect::<Vec<_>>() {
         if Instant::now() >= target.until {
@@ -210,12 +250,15 @@ async fn sweep(
             Ok(Err(error)) => because = format!("{at}: {error}"),
             Ok(Ok(stream)) => {
                 let late = Err(HandshakeError::Late { what: "welcome" });
-                match timeout(HANDSHAKE, introduce(stream, target.node, id, CHALLENGE)).await.unwrap_or(late)
-                {
-                    Ok(established) => return Ok(established),
+                let introduced = timeout(HANDSHAKE, id.introduce(stream, target.node, CHALLENGE)).await;
+                target.ports.retain(|known| *known != port);
+                match introduced.unwrap_or(late) {
+                    Ok(linked) => {
+                        target.ports.insert(0, port);
+                        return Ok(linked);
+                    }
                     Err(error) => {
                         because = format!("{at}: {}", crate::chain(&error));
-                        target.ports.retain(|known| *known != port);
                         target.ports.push(port);
                     }
                 }

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use zeroize::Zeroizing;
 
 use crate::auth::{AuthError, Authenticator, random, wipe};
+use crate::dial::Proof;
 use crate::log::{LogSink, shown};
 use crate::message::{Message, check_facts, decode, encode};
 use crate::rendezvous::JobKey;
@@ -34,7 +35,7 @@ const MAGIC: &str = "aimaster";
 const HELLO: &str = "aimaster hello";
 const WELCOME: &str = "aimaster welcome";
 /// Longest reason for a refusal that is taken from the other side: it is not proved.
-const MAX_REASON: usize = 200;
+pub(crate) const MAX_REASON: usize = 200;
 
 /// After this much silence a connection is probed.
 const FIRST_PROBE: Duration = Duration::from_secs(2);
@@ -66,6 +67,8 @@ pub(crate) enum HandshakeError {
     Replay,
     #[error("it calls itself {0:?}, which is not another node of this job")]
     Stranger(String),
+    #[error("its proof is wrong: it was made with another run's key, or for another connection (a replay?)")]
+    Forged,
     #[error("{0}")]
     Facts(&'static str),
 }
@@ -149,6 +152,39 @@ pub(crate) struct Established {
     pub(crate) hello: Option<Hello>,
     /// Set to the reason when the connection ends.
     pub(crate) ending: Arc<watch::Sender<Option<String>>>,
+}
+
+impl Proof for Identity {
+    type Linked = Established;
+
+    async fn answer(&self, stream: TcpStream, from: IpAddr) -> Result<Established, HandshakeError> {
+        answer(stream, from, self).await
+    }
+
+    async fn introduce(
+        &self,
+        stream: TcpStream,
+        target: NodeId,
+        challenge_within: Duration,
+    ) -> Result<Established, HandshakeError> {
+        introduce(stream, target, self, challenge_within).await
+    }
+
+    fn is_news(&self, _: &HandshakeError) -> bool {
+        true
+    }
+
+    fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn log(&self) -> &LogSink {
+        &self.log
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.tally
+    }
 }
 
 pub(crate) struct Hello {
@@ -258,18 +294,21 @@ fn frame_key(claim: &Claim) -> Zeroizing<[u8; 32]> {
     Zeroizing::new(*hasher.finalize().as_bytes())
 }
 
-fn parse<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, HandshakeError> {
+pub(crate) fn parse<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, HandshakeError> {
     serde_json::from_slice(bytes).map_err(|_| HandshakeError::Unreadable { what })
 }
 
-async fn say<T: Serialize>(writer: &mut FrameWriter<OwnedWriteHalf>, what: &T) -> Result<(), HandshakeError> {
+pub(crate) async fn say<T: Serialize>(
+    writer: &mut FrameWriter<OwnedWriteHalf>,
+    what: &T,
+) -> Result<(), HandshakeError> {
     let body = serde_json::to_vec(what).map_err(|_| HandshakeError::Unreadable { what: "own words" })?;
     Ok(writer.send(&body).await?)
 }
 
 /// A node that loses its power or its network says no farewell: without this it would be missed only when its answer
 /// is. A process that is stopped still has a kernel that answers, and is left the time of its round.
-fn tune(stream: &TcpStream) {
+pub(crate) fn tune(stream: &TcpStream) {
     let _ = stream.set_nodelay(true); // only a matter of speed
     let silent = rustix::net::sockopt::set_socket_keepalive(stream, true)
         .and_then(|()| set_tcp_keepidle(stream, FIRST_PROBE))
@@ -280,11 +319,7 @@ fn tune(stream: &TcpStream) {
 }
 
 /// The listener's side. The caller bounds its time.
-pub(crate) async fn answer(
-    stream: TcpStream,
-    seen: IpAddr,
-    id: &Identity,
-) -> Result<Established, HandshakeError> {
+async fn answer(stream: TcpStream, seen: IpAddr, id: &Identity) -> Result<Established, HandshakeError> {
     tune(&stream);
     let (read, write) = stream.into_split();
     let (mut reader, mut writer) = (FrameReader::greeting(read), FrameWriter::greeting(write));
@@ -333,7 +368,7 @@ async fn hear(credential: String, nonce: [u8; 32], id: &Identity) -> Result<(Cla
 
 /// The dialer's side towards `target`. `challenge_within` is short, so that a silent stranger on a port costs
 /// little; the caller bounds the rest.
-pub(crate) async fn introduce(
+async fn introduce(
     stream: TcpStream,
     target: NodeId,
     id: &Identity,

@@ -34,6 +34,12 @@ pub(crate) enum Incoming {
     Closed { from: NodeId },
 }
 
+impl From<Established> for Incoming {
+    fn from(established: Established) -> Self {
+        Self::Linked(Box::new(established))
+    }
+}
+
 struct Link {
     dialed: bool,
     out: mpsc::Sender<Bytes>,

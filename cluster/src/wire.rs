@@ -199,6 +199,12 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         self
     }
 
+    /// The connection without its frames.
+    #[cfg(test)]
+    pub(crate) fn into_inner(self) -> W {
+        self.inner
+    }
+
     /// Sends one body. Bounds are the reader's; a body past them ends the connection there.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ mod gaps;
 mod hang;
 mod intake;
 mod link;
-mod matrix;
+pub mod matrix;
 mod meeting;
 pub mod picture;
 pub mod settings;
@@ -86,6 +86,7 @@ fn times(state: &mut Picture, now_ms: u64, settings: &Settings) -> Vec<Finding> 
     let judged = windows.keys().filter_map(|at| Some(state.comm(*at)?.id)).collect();
     let changes = state.follow(candidates, &Judged::Times(judged), now_ms, settings);
     state.window_since_ms = Some(now_ms);
+    state.keep_delays(now_ms, settings);
     state.matrix.new_window(now_ms);
     for rank in state.ranks.iter_mut().flatten() {
         (rank.received, rank.p2p_us) = (0, 0);
@@ -107,6 +108,13 @@ impl Picture {
         comms
             .filter_map(|(at, comm)| Some((at, comm.timing.end_window(comm.sync_ops, now_ms, settings)?)))
             .collect()
+    }
+
+    /// What the last whole windows showed of communicators.
+    fn last_windows(&self, now_ms: u64, settings: &Settings) -> BTreeMap<usize, Window> {
+        let last =
+            |(at, comm): (usize, &picture::Comm)| Some((at, comm.timing.last(now_ms, settings)?.clone()));
+        self.live_comms().filter_map(last).collect()
     }
 
     /// Whether more than half of the nodes that were heard are not heard any more.

@@ -19,14 +19,17 @@ use crate::wait::until;
 /// The agent's program.
 pub const AGENT: &str = "aimaster-c4d";
 
-/// The profiler plugin as cargo names it, built with the profile `plugin`.
+/// The profiler plugin as cargo names it; the profile `plugin` makes the one that ships.
 const BUILT_PLUGIN: &str = "libnccl_profiler_aimaster.so";
 
 /// A flag of srun, sbatch and salloc.
 pub const FLAG: &str = "--runtime-check";
 
-/// Boots a cluster with the product. Where the profiler plugin was not built an empty file stands for it: without a GPU
-/// nothing loads it.
+/// The program that plays a rank, as the nodes see it.
+pub const PLAYER: &str = "/opt/aimaster/player";
+
+/// Boots a cluster with the product. Where the profiler plugin was not built an empty file stands for it: most tests do not
+/// load it.
 ///
 /// # Errors
 /// See [`product::boot`].
@@ -35,13 +38,32 @@ pub fn boot(builder: ClusterBuilder, policy: &str) -> Result<Cluster> {
     let install = Install::from_target()?.program(target.join("rank"));
     let cluster = product::boot_with(builder, install, policy)?;
     let library = cluster.base().join("opt").join(PLUGIN_FILE);
-    let built = [target.join(BUILT_PLUGIN), target.join("../plugin").join(BUILT_PLUGIN)];
+    let built = [target.join("../plugin").join(BUILT_PLUGIN), target.join(BUILT_PLUGIN)];
     match built.iter().find(|path| path.exists()) {
         Some(built) => install_file(built, &library)?,
         None => {
             std::fs::write(&library, "").with_context(|| format!("cannot write {}", library.display()))?
         }
     }
+    Ok(cluster)
+}
+
+/// Boots a cluster with the product on which ranks can be played: with the profiler plugin and [`PLAYER`].
+///
+/// # Errors
+/// They were not built, or see [`product::boot`].
+pub fn boot_players(builder: ClusterBuilder, policy: &str) -> Result<Cluster> {
+    let target = crate::target_dir()?;
+    let (player, library) = (target.join("examples/player"), target.join(BUILT_PLUGIN));
+    for file in [&player, &library] {
+        anyhow::ensure!(
+            file.is_file(),
+            "not built: {}; `cargo build --workspace --all-targets` makes it",
+            file.display()
+        );
+    }
+    let cluster = product::boot_with(builder, Install::from_target()?.program(player), policy)?;
+    install_file(&library, &cluster.base().join("opt").join(PLUGIN_FILE))?;
     Ok(cluster)
 }
 

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::c4d::digest::ProcessState;
-use crate::c4d::meeting::{At, Key, Meeting, What};
+use crate::c4d::meeting::{At, Key, Least, Meeting, What};
 use crate::c4d::picture::Picture;
 use crate::c4d::settings::Settings;
 
@@ -91,6 +91,7 @@ struct Walk<'a> {
     knots: Vec<Knot>,
     /// What a rank is inside of: asked for often.
     inside: BTreeMap<usize, Vec<Key>>,
+    least: Least,
 }
 
 /// Everything that hangs.
@@ -105,8 +106,15 @@ fn knots(picture: &Picture, now_ms: u64, settings: &Settings) -> Vec<Knot> {
         .collect();
     stalled.sort_unstable();
     let at = At { now_ms, silent_ms: settings.silent_ms };
-    let mut walk =
-        Walk { picture, settings, at, knot_of: BTreeMap::new(), knots: Vec::new(), inside: BTreeMap::new() };
+    let mut walk = Walk {
+        picture,
+        settings,
+        at,
+        knot_of: BTreeMap::new(),
+        knots: Vec::new(),
+        inside: BTreeMap::new(),
+        least: Least::new(),
+    };
     for (too_long_ms, comm) in stalled {
         for key in picture.open_in(comm, at) {
             walk.from(key, too_long_ms);
@@ -135,8 +143,10 @@ impl Walk<'_> {
             let meeting = self.picture.meeting(key, self.at);
             self.follow(key, &meeting, mine, &mut next);
             if let What::Pair { .. } = key.what {
-                let together = meeting.waiting.iter().flat_map(|who| self.picture.inside(*who));
-                next.extend(together.filter(|one| one.comm == key.comm && one.what != key.what));
+                for who in &meeting.waiting {
+                    let together = self.picture.inside(*who, &mut self.least).into_iter();
+                    next.extend(together.filter(|one| one.comm == key.comm && one.what != key.what));
+                }
             }
             self.knots[mine].meetings.insert(key, meeting);
         }
@@ -193,7 +203,8 @@ impl Walk<'_> {
             return Some(End::Paused);
         }
         let picture = self.picture;
-        let inside = self.inside.entry(who).or_insert_with(|| picture.inside(who));
+        let least = &mut self.least;
+        let inside = self.inside.entry(who).or_insert_with(|| picture.inside(who, least));
         if !inside.is_empty() {
             return None;
         }
@@ -227,7 +238,16 @@ impl Walk<'_> {
                 return found;
             }
         }
-        let end = if still_ms >= self.knots[mine].too_long_ms { End::Transport } else { End::Moves };
+        // Who called it and does not tell of his kernels may not have come on his GPU.
+        let called = |who: &&usize| {
+            let rank = self.picture.rank(**who);
+            rank.is_some_and(|rank| !rank.kernels) && !self.picture.is_open(**who, key)
+        };
+        let end = match still_ms >= self.knots[mine].too_long_ms {
+            false => End::Moves,
+            true if meeting.waiting.iter().any(|who| called(&who)) => End::Unknown,
+            true => End::Transport,
+        };
         vec![(end, None, key)]
     }
 }

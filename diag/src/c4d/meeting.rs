@@ -1,6 +1,6 @@
 //! One operation that some ranks are inside of: who waits in it, who has not come, who tells nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::c4d::digest::{Func, MAX_P2P};
 use crate::c4d::picture::{Comm, Count, Member, Peer, Picture};
@@ -46,28 +46,48 @@ pub(super) struct At {
     pub silent_ms: u64,
 }
 
+/// The least that a member of a communicator has called of a function: asked for again and again.
+pub(super) type Least = BTreeMap<(usize, Func), u64>;
+
 impl Picture {
-    /// The operations that a rank is inside of.
-    pub(super) fn inside(&self, who: usize) -> Vec<Key> {
+    /// The operations that a rank is inside of. One whose kernels are not told is inside of what somebody else, whom it
+    /// needs, has not called.
+    pub(super) fn inside(&self, who: usize, least: &mut Least) -> Vec<Key> {
         let mut keys = Vec::new();
         let Some(rank) = self.rank(who) else { return keys };
         for seat in &rank.seats {
             let Some(comm) = self.comm(seat.comm).filter(|comm| !comm.ended) else { continue };
             let Some(member) = comm.members[seat.member].as_ref() else { continue };
-            let collectives = member
-                .funcs
-                .iter()
-                .filter(|(_, count)| count.is_open() && rank.kernels)
-                .map(|(func, _)| *func);
-            keys.extend(collectives.map(|func| Key { comm: seat.comm, what: What::Collective(func) }));
-            let pairs =
-                member.peers.iter().filter(|(peer, count)| count.is_open() && peer.rank != member.rank);
-            keys.extend(pairs.map(|(peer, _)| {
-                let (from, to) = if peer.send { (member.rank, peer.rank) } else { (peer.rank, member.rank) };
-                Key { comm: seat.comm, what: What::Pair { from, to } }
-            }));
+            let mut behind = |func: Func| {
+                let called =
+                    || comm.known().map(|(_, member)| member.count(func).enqueued).min().unwrap_or(0);
+                *least.entry((seat.comm, func)).or_insert_with(called)
+            };
+            let collectives = member.funcs.iter().filter(|(func, count)| {
+                count.is_open() || !rank.kernels && func.synchronises() && count.enqueued > behind(*func)
+            });
+            keys.extend(collectives.map(|(func, _)| Key { comm: seat.comm, what: What::Collective(*func) }));
+            keys.extend(self.open_pairs(comm, member).map(|what| Key { comm: seat.comm, what }));
         }
         keys
+    }
+
+    /// The sends and receives that a member is inside of.
+    fn open_pairs<'a>(&'a self, comm: &'a Comm, member: &'a Member) -> impl Iterator<Item = What> + 'a {
+        let kernels = self.rank(member.who).is_some_and(|rank| rank.kernels);
+        let waits = move |peer: &Peer, count: &Count| {
+            let other = || {
+                let place = comm.by_rank.get(&peer.rank)?;
+                comm.members[*place].as_ref()?.peer(Peer { rank: member.rank, send: !peer.send })
+            };
+            count.is_open() || !kernels && other().is_some_and(|other| count.enqueued > other.enqueued)
+        };
+        let open =
+            member.peers.iter().filter(move |(peer, count)| peer.rank != member.rank && waits(peer, count));
+        open.map(|(peer, _)| {
+            let (from, to) = if peer.send { (member.rank, peer.rank) } else { (peer.rank, member.rank) };
+            What::Pair { from, to }
+        })
     }
 
     /// The operations of a communicator that somebody is inside of. What those that fell silent told last may be over.
@@ -89,12 +109,7 @@ impl Picture {
             }
         }
         for member in telling {
-            for (peer, _) in
-                member.peers.iter().filter(|(peer, one)| one.is_open() && peer.rank != member.rank)
-            {
-                let (from, to) = if peer.send { (member.rank, peer.rank) } else { (peer.rank, member.rank) };
-                keys.insert(Key { comm: place, what: What::Pair { from, to } });
-            }
+            keys.extend(self.open_pairs(comm, member).map(|what| Key { comm: place, what }));
         }
         keys.into_iter().collect()
     }
@@ -104,12 +119,29 @@ impl Picture {
     fn somebody_waits(&self, func: Func, counts: impl Iterator<Item = (bool, Count)>) -> bool {
         let (mut open, mut least, mut most, mut blind) = (false, u64::MAX, 0, false);
         for (kernels, count) in counts {
-            open |= kernels && count.is_open();
+            open |= count.is_open();
             blind |= !kernels;
             least = least.min(count.enqueued);
             most = most.max(count.enqueued);
         }
         open || (blind && func.synchronises() && most > least)
+    }
+
+    /// Whether a rank told that it is inside of this kind of operation.
+    pub(super) fn is_open(&self, who: usize, key: Key) -> bool {
+        let member = || {
+            let comm = self.comm(key.comm)?;
+            let seat = self.rank(who)?.seats.iter().find(|seat| seat.comm == key.comm)?;
+            comm.members[seat.member].as_ref()
+        };
+        member().is_some_and(|member| match key.what {
+            What::Collective(func) => member.count(func).is_open(),
+            What::Pair { from, to } => {
+                let send = member.rank == from;
+                let peer = Peer { rank: if send { to } else { from }, send };
+                member.peer(peer).is_some_and(|count| count.is_open())
+            }
+        })
     }
 
     /// Who is where in an operation.
@@ -133,8 +165,7 @@ impl Picture {
         let kernels = |member: &Member| self.rank(member.who).is_some_and(|rank| rank.kernels);
         let members = || comm.known().map(|(_, member)| (member, member.count(func)));
         // The count that whoever waits needs everybody to have come to.
-        let seeing = members()
-            .filter(|(member, count)| kernels(member) && count.is_open() && self.knows(comm, member.who, at));
+        let seeing = members().filter(|(member, count)| count.is_open() && self.knows(comm, member.who, at));
         let needed = seeing.map(|(_, count)| count.finished + 1).max().or_else(|| {
             let known = members().filter(|(member, _)| self.knows(comm, member.who, at));
             known.map(|(_, count)| count.enqueued + 1).min()
@@ -144,12 +175,11 @@ impl Picture {
         for (member, count) in members() {
             let come = if kernels(member) { count.started } else { count.enqueued };
             meeting.moved_ms = meeting.moved_ms.max(count.moved_ms);
-            let through = come >= needed && kernels(member) && count.finished >= needed;
-            if through {
+            if count.finished >= needed {
                 continue;
             }
             // One that is inside an earlier one waits too: it needs the same ranks.
-            let inside = come >= needed || (kernels(member) && count.is_open());
+            let inside = come >= needed || count.is_open();
             match (self.knows(comm, member.who, at), inside) {
                 (false, _) => meeting.unknown.push(member.who),
                 (true, true) => meeting.waiting.push(member.who),
@@ -169,8 +199,12 @@ impl Picture {
         };
         let ends = [end(from, Peer { rank: to, send: true }), end(to, Peer { rank: from, send: false })];
         let known = ends.iter().flatten().filter(|(member, _)| self.knows(comm, member.who, at));
-        let open = known.filter_map(|(_, count)| *count).filter(Count::is_open);
-        let needed = open.map(|count| count.finished + 1).max().unwrap_or(1);
+        let known: Vec<Count> = known.filter_map(|(_, count)| *count).collect();
+        let open = known.iter().filter(|count| count.is_open());
+        let needed = open.map(|count| count.finished + 1).max();
+        // Where nobody tells of kernels, it is what one end has called and the other has not.
+        let needed =
+            needed.or_else(|| Some(known.iter().map(|count| count.enqueued).min()? + 1)).unwrap_or(1);
         let mut meeting = Meeting { seq: needed - 1, ..Meeting::default() };
         // Both ends count by themselves. One that missed records counts less ever after: then only who is inside says
         // something.
@@ -188,7 +222,9 @@ impl Picture {
                 // One that is through waits for nobody here.
                 Some(count) if counts_agree && count.finished >= needed => {}
                 Some(count) if self.knows(comm, member.who, at) => {
-                    let inside = count.is_open() || (counts_agree && count.started >= needed);
+                    let kernels = self.rank(member.who).is_some_and(|rank| rank.kernels);
+                    let come = if kernels { count.started } else { count.enqueued };
+                    let inside = count.is_open() || (counts_agree && come >= needed);
                     if inside { meeting.waiting.push(member.who) } else { meeting.missing.push(member.who) }
                 }
                 _ => meeting.unknown.push(member.who),

@@ -92,8 +92,11 @@ pub(super) fn candidates(
         }
     }
     let window_ms = now_ms.saturating_sub(picture.window_since_ms.unwrap_or(now_ms));
-    let waits = Waits::new(picture, windows, window_ms);
-    let roots = without_victims(picture, &cases, slow, &mut pipelines);
+    // Communicators that are used less, or told of less, have their windows later: what the last ones showed tells who waits.
+    let mut known = picture.last_windows(now_ms, settings);
+    known.extend(windows.iter().map(|(at, window)| (*at, window.clone())));
+    let waits = Waits::new(picture, &known, window_ms);
+    let roots = without_victims(picture, &cases, &known, slow, &mut pipelines);
     join_coupled(picture, &roots, &alike, &mut pipelines);
     let groups = by_pipeline(picture, &roots, &mut pipelines);
     let mut candidates = Vec::new();
@@ -157,12 +160,22 @@ fn works_more(picture: &Picture, comm: &Comm, who: usize, settings: &Settings) -
 fn without_victims(
     picture: &Picture,
     cases: &[Case],
+    known: &BTreeMap<usize, Window>,
     slow: &BTreeSet<usize>,
     pipelines: &mut Groups,
 ) -> Vec<Case> {
     let mut late_in: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     for case in cases {
         late_in.entry(case.comm).or_default().insert(case.who);
+    }
+    let in_windows: BTreeSet<usize> = late_in.keys().copied().collect();
+    for (at, window) in known.iter().filter(|(at, _)| !in_windows.contains(at)) {
+        let Some(comm) = picture.comm(*at).filter(|comm| !crosses(comm, pipelines)) else { continue };
+        let late = window.late.iter().filter_map(|late| Some(comm.members.get(late.place)?.as_ref()?.who));
+        let late: BTreeSet<usize> = late.collect();
+        if !late.is_empty() {
+            late_in.insert(*at, late);
+        }
     }
     let mut roots = Vec::new();
     for case in cases {

@@ -39,6 +39,8 @@ pub(super) struct Timing {
     classes: Vec<SizeClass>,
     since_ms: u64,
     ops_before: u64,
+    /// Who was late and how long members were inside in the last whole window, and when that ended.
+    last: Option<(u64, Window)>,
 }
 
 /// One operation whose times come in.
@@ -261,7 +263,15 @@ impl Timing {
             };
         }
         self.restart(ops, now_ms);
-        Some(Window { span_ms, late, inside, transport })
+        let window = Window { span_ms, late, inside, transport };
+        self.last = Some((now_ms, Window { transport: Vec::new(), ..window.clone() }));
+        Some(window)
+    }
+
+    /// What the last whole window showed, as long as the next one may take.
+    pub fn last(&self, now_ms: u64, settings: &Settings) -> Option<&Window> {
+        let (at_ms, window) = self.last.as_ref()?;
+        (now_ms.saturating_sub(*at_ms) <= settings.window_ms * MAX_STRETCH).then_some(window)
     }
 
     fn restart(&mut self, ops: u64, now_ms: u64) {
@@ -280,6 +290,7 @@ impl Timing {
         self.pending.clear();
         self.sums.clear();
         self.compared = 0;
+        self.last = None;
     }
 
     /// Memory that it holds beside itself.
@@ -287,8 +298,12 @@ impl Timing {
         let pending: usize = self.pending.iter().map(|op| op.times_us.capacity() * size_of::<u32>()).sum();
         let classes: usize =
             self.classes.iter().map(|class| class.last_us.capacity() * size_of::<u32>()).sum();
+        let last = self.last.as_ref().map_or(0, |(_, window)| {
+            window.inside.capacity() * size_of::<f64>() + window.late.capacity() * size_of::<Late>()
+        });
         pending
             + classes
+            + last
             + self.pending.capacity() * size_of::<Op>()
             + self.sums.capacity() * size_of::<Sum>()
             + self.classes.capacity() * size_of::<SizeClass>()

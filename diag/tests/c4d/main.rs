@@ -10,3 +10,4 @@ mod scenarios;
 mod settings;
 mod shapes;
 mod traces;
+mod windows;

@@ -16,6 +16,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::c4d::lock::{self, Lock, Stopped};
 use crate::c4d::privileges;
+use crate::c4d::report::Keep;
 use crate::c4d::socket::Door;
 use crate::job::EndedJob;
 use crate::run_folder;
@@ -87,6 +88,9 @@ pub fn agent(order: Order) -> Result<Agent> {
         .with_context(|| format!("{} can't be opened", order.folder.display()))?;
     let notes = end_earlier(&order);
     let lock = lock::take(&folder)?;
+    Keep::new(&order, &policy)
+        .write(&folder)
+        .context("what the epilog needs to keep the report can't be left")?;
     privileges::give_up().context("it can't give up root's rights")?;
     let door = match &order.telemetry {
         Telemetry::Socket(name) => Some(Door::open(name, order.uid)?),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use diag::c4d::finding::Finding;
+use diag::c4d::matrix::Delay;
 use diag::c4d::picture::{Coverage, Picture};
 use diag::c4d::settings::Settings;
 use diag::c4d::step;
@@ -53,14 +54,25 @@ impl Judge {
     /// What holds of the hardware of the job's nodes.
     #[must_use]
     pub fn hardware(&self) -> Vec<(NodeId, HealthEvent)> {
-        let holds = self.hardware.iter().filter(|(_, event)| event.turn != Turn::Ended);
-        holds.map(|((node, ..), event)| (*node, event.clone())).collect()
+        let holds = self.events().filter(|(_, event)| event.turn != Turn::Ended);
+        holds.map(|(node, event)| (node, event.clone())).collect()
+    }
+
+    /// Everything that is told of the hardware of the job's nodes, also what is over.
+    pub fn events(&self) -> impl Iterator<Item = (NodeId, &HealthEvent)> {
+        self.hardware.iter().map(|((node, ..), event)| (*node, event))
     }
 
     /// How much of the job is seen.
     #[must_use]
     pub fn coverage(&self, now: Instant) -> Coverage {
         self.picture.coverage(self.ms(now), self.settings.silent_ms)
+    }
+
+    /// What the network's steps waited for, the worst first.
+    #[must_use]
+    pub fn delays(&self) -> &[Delay] {
+        self.picture.delays()
     }
 
     /// Communicators of which the steps of the network would say more.

@@ -9,7 +9,6 @@ use cluster::events::Events;
 use cluster::order::Telemetry as Reach;
 use diag::c4d::digest::MAX_RANKS;
 use diag::c4d::finding::{Finding, State};
-use diag::c4d::settings::Settings;
 use diag::report::printable;
 use diag::telemetry::{MAX_TAKEN_CHARS, TAKEN_FILE_NAME};
 use jiff::Timestamp;
@@ -18,20 +17,27 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::c4d::acts::{self, Acts};
+use crate::c4d::bench::{Bench, News};
 use crate::c4d::birth::Agent;
-use crate::c4d::judge::Judge;
-use crate::c4d::link::Telling;
+use crate::c4d::held::Held;
+use crate::c4d::link::Link;
 use crate::c4d::lock::Lock;
 use crate::c4d::ranks::Ranks;
-use crate::c4d::report::{Finished, MOST_ENTRIES, RuntimeReport, Status, Telemetry};
+use crate::c4d::report::{self, Finished, MOST_ENTRIES, RuntimeReport, Status, Telemetry};
 use crate::c4d::socket::{Arrival, Arrivals, Refusal};
 use crate::c4d::steps::Watchdog;
+use crate::c4d::voice::{Role, finding_id};
 
 /// This program, in syslog.
 const PROCESS: &str = "aimaster-c4d";
 
 /// Between two looks.
 const TICK: Duration = Duration::from_secs(1);
+
+/// How long nobody may judge before it is said: agents start within seconds of each other, and one that starts anew on a
+/// busy machine is found again in as many.
+const UNJUDGED: Duration = Duration::from_secs(30);
 
 /// Refusals that are logged one by one; a flood is counted only.
 const LOGGED_REFUSALS: u64 = 20;
@@ -51,8 +57,15 @@ struct Watch {
     events: Events,
     watchdog: Watchdog,
     ranks: Ranks,
+    held: Held,
+    link: Link,
     /// There where this node judges the job.
-    judge: Option<Judge>,
+    bench: Option<Bench>,
+    acts: Acts,
+    nodes: Vec<String>,
+    /// When somebody judged the job last, and whether it was said that nobody does.
+    judged: Instant,
+    unjudged_said: bool,
     report: RuntimeReport,
     /// What stands in the file.
     written: Option<RuntimeReport>,
@@ -76,8 +89,12 @@ impl Life {
             Reach::Socket(_) => telemetry(Status::None, Vec::new()),
             Reach::Unavailable { because } => telemetry(Status::Unavailable, vec![because.clone()]),
         };
-        let alone = order.nodes.len() == 1;
-        let judge = alone.then(|| Judge::new(&order.nodes, Settings::default(), Instant::now()));
+        let (settings, now) = (policy.c4d, Instant::now());
+        let link = {
+            let _inside = runtime.enter();
+            Link::new(&order, &policy, &settings, &events)
+        };
+        let bench = link.role().map(|role| Bench::new(&order.nodes, role, link.joined(), settings, now));
         let report = RuntimeReport {
             schema: 1,
             job_id: order.job.job_id,
@@ -88,14 +105,36 @@ impl Life {
             first_step_at: None,
             finished: None,
             telemetry,
-            judged: judge.is_some(),
+            judged: bench.as_ref().is_some_and(Bench::is_judged),
+            spoke: false,
             findings: Vec::new(),
             withdrawn: Vec::new(),
             errors: Vec::new(),
+            hardware: Vec::new(),
+            elsewhere: Vec::new(),
+            blind: Vec::new(),
+            delays: Vec::new(),
+            acts: Vec::new(),
+            names: [].into(),
         };
-        let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, Instant::now());
+        let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, now);
         let ranks = Ranks::new(order.me);
-        let mut watch = Watch { folder, events, watchdog, ranks, judge, report, written: None };
+        let acts = Acts::new(&order, &policy, &events);
+        let mut watch = Watch {
+            folder,
+            events,
+            watchdog,
+            ranks,
+            held: Held::default(),
+            link,
+            bench,
+            acts,
+            nodes: order.nodes.clone(),
+            judged: now,
+            unjudged_said: false,
+            report,
+            written: None,
+        };
         notes.iter().for_each(|note| watch.note(note));
         // The file is there as long as the agent is.
         watch.write().context("runtime.json can't be written")?;
@@ -105,18 +144,18 @@ impl Life {
     /// Until the job is over.
     pub fn live(self) -> ExitCode {
         let Self { runtime, mut terminated, mut arrivals, mut watch, _lock } = self;
-        let because = runtime.block_on(async {
+        runtime.block_on(async {
             let mut tick = interval(TICK);
             tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            loop {
+            let because = loop {
                 tokio::select! {
-                    _ = terminated.recv() => return "the job's epilog ended it".to_owned(),
-                    _ = tick.tick() => if let Some(because) = watch.look() { return because },
+                    _ = terminated.recv() => break "the job's epilog ended it".to_owned(),
+                    _ = tick.tick() => if let Some(because) = watch.look() { break because },
                     came = next(&mut arrivals) => watch.meet(came),
                 }
-            }
+            };
+            watch.end(because).await;
         });
-        watch.end(because);
         ExitCode::SUCCESS
     }
 }
@@ -154,18 +193,62 @@ impl Watch {
         None
     }
 
+    /// Tells what this node knows, and judges what all of them told, where that is done.
     fn look_at_ranks(&mut self, now: Instant) {
-        let telling = Telling { digest: self.ranks.look(now), health: Vec::new() };
-        let Some(judge) = &mut self.judge else { return };
-        let changes = judge.judge(&[telling], now);
-        if !changes.is_empty() {
-            self.report.findings = judge.standing().take(MOST_ENTRIES).cloned().collect();
-            changes.iter().for_each(|change| self.tell(change));
+        let digest = self.ranks.look(now);
+        let health = self.held.tell(Vec::new(), now);
+        let speaks = self.bench.as_ref().is_some_and(Bench::speaks);
+        let tellings = self.link.exchange(digest, health, speaks, now);
+        let Some(bench) = &mut self.bench else { return self.follow(now) };
+        let news = bench.sit(&tellings, self.link.heard(now), self.link.other_told(now), now);
+        self.link.say(bench.saying());
+        // What only got older is no reason to write the file again.
+        let shown = self.report.findings.iter().map(finding_id);
+        if !bench.findings().take(MOST_ENTRIES).map(finding_id).eq(shown) {
+            self.report.findings = bench.findings().take(MOST_ENTRIES).cloned().collect();
+        }
+        let (was, speaks, judged) = (speaks, bench.speaks(), bench.is_judged());
+        // That the head begins to speak is how every job starts.
+        if was != speaks && (self.link.role() == Some(Role::Deputy) || !speaks) {
+            let what =
+                if speaks { "speaks for the job, for the first one is not heard" } else { "is silent" };
+            self.events.event(&format!("event=RuntimeCheckSpeaker summary=\"this node {what}\""), speaks);
+        }
+        self.know(judged || self.link.is_judged(now), now);
+        self.tell(&news);
+        let judge = self.bench.as_ref().filter(|bench| bench.speaks()).map(Bench::judge);
+        self.acts.follow(&mut self.report, judge, now);
+    }
+
+    /// What a node does that does not judge.
+    fn follow(&mut self, now: Instant) {
+        self.know(self.link.is_judged(now), now);
+    }
+
+    /// Keeps whether the job is judged, and says so once where nobody does for a while.
+    fn know(&mut self, judged: bool, now: Instant) {
+        self.report.judged = judged;
+        if judged {
+            (self.judged, self.unjudged_said) = (now, false);
+        } else if !self.unjudged_said && now.saturating_duration_since(self.judged) >= UNJUDGED {
+            self.unjudged_said = true;
+            self.note(&format!("nobody judges what ranks tell: {}", self.link.why(&self.nodes)));
+        }
+    }
+
+    /// Says what is new.
+    fn tell(&mut self, news: &News) {
+        let News { findings, hardware } = news;
+        findings.iter().for_each(|finding| self.tell_finding(finding));
+        for (node, event) in hardware {
+            let name = self.nodes.get(*node as usize).map_or("-", String::as_str);
+            let (line, warning) = acts::hardware_event(name, event);
+            self.events.event(&line, warning);
         }
     }
 
     /// Says what is new, or no longer holds.
-    fn tell(&mut self, change: &Finding) {
+    fn tell_finding(&mut self, change: &Finding) {
         let Finding { class, confidence, message, state, .. } = change;
         match state {
             State::Confirmed => {
@@ -254,15 +337,18 @@ impl Watch {
         if self.written.as_ref() == Some(&self.report) {
             return Ok(());
         }
-        self.report.write(&self.folder)?;
+        report::write(&self.report, &self.folder)?;
         self.written = Some(self.report.clone());
         Ok(())
     }
 
-    fn end(&mut self, because: String) {
+    /// The last words, to the file and to the others.
+    async fn end(mut self, because: String) {
         self.report.finished = Some(Finished { at: Timestamp::now(), because });
+        self.acts.end(&mut self.report);
         if let Err(error) = self.write() {
             self.events.log(&format!("the last runtime.json can't be written: {error}"));
         }
+        self.link.goodbye(self.ranks.look(Instant::now())).await;
     }
 }

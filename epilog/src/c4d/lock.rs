@@ -12,7 +12,8 @@ use rustix::process::{Flock, FlockType, Pid, Signal, fcntl_getlk, kill_process};
 /// Its file in the run folder.
 const FILE_NAME: &str = "c4d.lock";
 
-/// How long an agent may take to end when it is asked to: it writes a small file and a line of a log.
+/// How long an agent may take to end when it is asked to: it writes a small file and a line of a log, and
+/// tells the other nodes (a second at most).
 pub const TERM_WAIT: Duration = Duration::from_secs(3);
 
 /// How long it may take when it is killed. One that hangs in the kernel is left: no node waits for it.
@@ -63,6 +64,19 @@ pub fn take(folder: impl AsFd) -> Result<Lock, LockError> {
         Ok(()) => Ok(Lock { _file: file }),
         Err(Errno::ACCESS | Errno::AGAIN) => Err(LockError::Taken),
         Err(errno) => Err(refused(errno)),
+    }
+}
+
+/// Whether an agent watches this run.
+///
+/// # Errors
+/// The lock can't be looked at: whether there is an agent is not known then.
+pub fn is_held(folder: impl AsFd) -> std::io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match openat(folder, FILE_NAME, flags, Mode::empty()) {
+        Ok(file) => Ok(fcntl_getlk(&file, &Flock::from(FlockType::WriteLock))?.is_some()),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -2,8 +2,10 @@
 //! each other, so they are one program.
 
 mod actions;
+mod c4d_judged;
 mod c4d_life;
 mod c4d_ranks;
+mod c4d_report;
 mod cluster_nodes;
 mod config_faults;
 mod controller;

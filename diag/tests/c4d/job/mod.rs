@@ -85,6 +85,10 @@ pub enum Event {
     Cancelled { at_ms: u64 },
     /// Kernels are not recorded, only calls.
     CallsOnly {},
+    /// The same of one rank.
+    BlindRank { rank: usize },
+    /// Kernels are recorded for so long of each such time, and all the time once a rank stood still for 2 s.
+    Windows { on_ms: u64, of_ms: u64 },
     /// The network's steps are never recorded.
     NoSteps {},
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use diag::c4d::digest::{Func, MAX_SAMPLES, Sample};
+use diag::c4d::digest::{Func, Sample};
 
 use super::program::{DP, NEXT_IN, NEXT_OUT, Op, PREV_IN, PREV_OUT, TP, program};
 use super::{Event, Plan, chance};
@@ -21,7 +21,13 @@ pub struct Count {
     pub started: u64,
     pub finished: u64,
     pub at_us: [u64; 3],
-    pub window_us: u64,
+    /// Whether begin and end of the operation that was called last are recorded.
+    recorded: bool,
+    /// Started and finished as they were recorded, and when each changed.
+    pub told: [(u64, u64); 2],
+    /// Time and number of those whose end was recorded in this window, and calls since one was.
+    pub window: (u64, u64),
+    pub since: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,6 +53,9 @@ pub struct RankState {
     pub collectives: [Count; 3],
     pub pairs: [Count; 4],
     pub samples: [Vec<Sample>; 3],
+    /// Calls at the last look, since when there are so many, and until when kernels are recorded for that.
+    pub calls: (u64, u64),
+    pub late_until_us: u64,
 }
 
 /// A group of ranks that make a collective.
@@ -104,6 +113,8 @@ impl Job {
             collectives: [Count::default(); 3],
             pairs: [Count::default(); 4],
             samples: [Vec::new(), Vec::new(), Vec::new()],
+            calls: (0, 0),
+            late_until_us: 0,
         };
         let mut job = Self {
             now_us: 0,
@@ -118,6 +129,19 @@ impl Job {
         };
         (0..job.ranks.len()).for_each(|rank| job.go_on(rank));
         job
+    }
+
+    /// Whether kernels of a rank are recorded now.
+    pub fn records(&self, rank: usize) -> bool {
+        let now_us = self.now_us;
+        self.plan.events.iter().all(|event| match *event {
+            Event::CallsOnly {} => false,
+            Event::BlindRank { rank: one } => one != rank,
+            Event::Windows { on_ms, of_ms } => {
+                now_us / 1000 % of_ms < on_ms || now_us < self.ranks[rank].late_until_us
+            }
+            _ => true,
+        })
     }
 
     /// The group of a kind that a rank is in.
@@ -305,14 +329,14 @@ impl Job {
     fn call_next(&mut self, rank: usize) {
         let program = &self.programs[self.plan.shape.stage(rank)];
         let next = program[self.ranks[rank].pc..].iter().find(|op| **op != Op::Compute).copied();
-        let now_us = self.now_us;
+        let (now_us, recorded) = (self.now_us, self.records(rank));
         let state = &mut self.ranks[rank];
         let count = match next {
             Some(Op::Collective(kind)) => &mut state.collectives[kind],
             Some(Op::Pair(end)) => &mut state.pairs[end],
             _ => return,
         };
-        count.call(now_us);
+        count.call(now_us, recorded);
     }
 
     fn computed(&mut self, rank: usize) {
@@ -325,12 +349,12 @@ impl Job {
 
     /// The rank's GPU comes to an operation.
     fn come(&mut self, rank: usize, op: Op) {
-        let now_us = self.now_us;
+        let (now_us, recorded) = (self.now_us, self.records(rank));
         self.ranks[rank].inside = true;
         match op {
             Op::Compute => {}
             Op::Collective(kind) => {
-                self.ranks[rank].collectives[kind].start(now_us);
+                self.ranks[rank].collectives[kind].start(now_us, recorded);
                 let at = self.group_of(kind, rank);
                 let group = &mut self.groups[kind][at];
                 group.come += 1;
@@ -341,7 +365,7 @@ impl Job {
                 }
             }
             Op::Pair(end) => {
-                self.ranks[rank].pairs[end].start(now_us);
+                self.ranks[rank].pairs[end].start(now_us, recorded);
                 let (from, forward) = self.connection(rank, end);
                 let pair = &mut self.pairs[from][usize::from(forward)];
                 *pair = (pair.0 + 1, now_us);
@@ -402,27 +426,18 @@ impl Job {
             return;
         }
         self.groups[kind][at].come = 0;
-        let (now_us, stride) = (self.now_us, self.stride(kind));
+        let now_us = self.now_us;
         for rank in members {
             let state = &mut self.ranks[rank];
             let count = &mut state.collectives[kind];
             let kernel_us = (now_us - count.at_us[1]) as u32;
             let seq = count.finished;
-            count.finish(now_us);
-            let samples = &mut state.samples[kind];
-            if diag::c4d::digest::sampled(seq, stride) && samples.len() < MAX_SAMPLES {
-                samples.push(Sample { func: Func::AllReduce, seq, bytes: BYTES, kernel_us });
+            let recorded = count.finish(now_us);
+            if recorded {
+                state.samples[kind].push(Sample { func: Func::AllReduce, seq, bytes: BYTES, kernel_us });
             }
             self.over(rank);
         }
-    }
-
-    /// As an agent picks it: by how many operations there are in a second.
-    fn stride(&self, kind: usize) -> u64 {
-        let steps_s =
-            1000.0 / (self.plan.compute_ms * 2.0 * (self.plan.shape.batches + self.plan.shape.pp) as f64);
-        let each = if kind == TP { 2 * self.plan.shape.batches } else { 1 };
-        diag::c4d::digest::stride((steps_s * each as f64) as u64)
     }
 
     fn pair_over(&mut self, from: usize, forward: bool) {
@@ -452,22 +467,51 @@ impl Count {
         self.enqueued > self.started
     }
 
-    fn call(&mut self, now_us: u64) {
+    fn call(&mut self, now_us: u64, recorded: bool) {
         if self.enqueued == self.started {
             self.enqueued += 1;
             self.at_us[0] = now_us;
+            self.recorded = recorded;
+            self.since += 1;
         }
     }
 
-    fn start(&mut self, now_us: u64) {
-        self.call(now_us);
+    fn start(&mut self, now_us: u64, recorded: bool) {
+        self.call(now_us, recorded);
         self.started += 1;
         self.at_us[1] = now_us;
+        if self.recorded {
+            let [started, finished] = self.told.map(|(number, _)| number);
+            if started == finished && finished + 1 < self.started {
+                self.told[1] = (self.started - 1, now_us);
+            }
+            self.told[0] = (self.started, now_us);
+        }
     }
 
-    fn finish(&mut self, now_us: u64) {
+    /// Whether it was recorded.
+    fn finish(&mut self, now_us: u64) -> bool {
         self.finished += 1;
-        self.window_us += now_us - self.at_us[1];
         self.at_us[2] = now_us;
+        if self.recorded {
+            self.window = (self.window.0 + now_us - self.at_us[1], self.window.1 + 1);
+            self.told[1] = (self.finished, now_us);
+        }
+        self.recorded
+    }
+
+    /// Whether all that began was recorded.
+    pub fn is_known(&self) -> bool {
+        self.told[0].0 == self.started
+    }
+
+    /// Time inside in this window: what was not recorded is taken to be like what was.
+    pub fn take_window_us(&mut self, kernels: bool) -> u64 {
+        let (us, ended) = std::mem::take(&mut self.window);
+        let made = if kernels { ended } else { self.since.max(ended) };
+        if ended > 0 || kernels {
+            self.since = 0;
+        }
+        (us * made).checked_div(ended).unwrap_or(0)
     }
 }

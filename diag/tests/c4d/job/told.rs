@@ -1,8 +1,8 @@
 //! What the agents of the simulated job's nodes tell.
 
 use diag::c4d::digest::{
-    Collective, Comm, Digest, Func, Gpu, P2p, Process, ProcessState, Progress, Rank, StepState, StepWait,
-    Telemetry,
+    Collective, Comm, Digest, Func, Gpu, MAX_SAMPLES, P2p, Process, ProcessState, Progress, Rank, Sample,
+    StepState, StepWait, Telemetry,
 };
 use diag::facts::NodeId;
 
@@ -48,6 +48,7 @@ impl Job {
 
     fn rank_told(&mut self, rank: usize, wanted: &std::collections::BTreeSet<u64>) -> Rank {
         let now_us = self.now_us;
+        let kernels = self.knows_kernels(rank);
         let state = &self.ranks[rank];
         let away = now_us < state.away_until_us;
         let (io, gpu) = if away { state.away } else { (false, true) };
@@ -75,7 +76,6 @@ impl Job {
         let lost = events.iter().any(
             |event| matches!(*event, Event::RecordsLost { rank: one, at_ms } if one == rank && at_ms * 1000 <= now_us),
         );
-        let calls_only = events.contains(&Event::CallsOnly {});
         let telemetry = if none {
             Telemetry::Unavailable { why: "the user has a profiler of his own".into() }
         } else if lost {
@@ -90,7 +90,7 @@ impl Job {
             Life::Gone => ProcessState::Gone,
         };
         let wchan = if state.life == Life::HostHang { "futex_wait_queue" } else { "" };
-        let comms = if none { Vec::new() } else { self.comms_told(rank, wanted, calls_only) };
+        let comms = if none { Vec::new() } else { self.comms_told(rank, wanted, kernels) };
         Rank {
             pid: 100_000 + rank as u32,
             task: Some(rank as u32),
@@ -105,16 +105,30 @@ impl Job {
                 io_bytes: Some(if io { 200 << 20 } else { 4_096 }),
             },
             telemetry,
-            kernels: !calls_only,
+            kernels,
             comms,
         }
+    }
+
+    /// Whether begin and end of all that a rank does are known. Kernels are recorded all the time after a while without calls.
+    fn knows_kernels(&mut self, rank: usize) -> bool {
+        let (now_us, recorded) = (self.now_us, self.records(rank));
+        let state = &mut self.ranks[rank];
+        let counts = || state.collectives.iter().chain(&state.pairs);
+        let (calls, known) = (counts().map(|one| one.enqueued).sum(), counts().all(Count::is_known));
+        if state.calls.0 != calls {
+            state.calls = (calls, now_us);
+        } else if now_us - state.calls.1 >= 2_000_000 {
+            state.late_until_us = now_us + 30_000_000;
+        }
+        recorded && known
     }
 
     fn comms_told(
         &mut self,
         rank: usize,
         wanted: &std::collections::BTreeSet<u64>,
-        calls_only: bool,
+        kernels: bool,
     ) -> Vec<Comm> {
         let shape = self.plan.shape;
         let (now_us, ending) = (self.now_us, self.ranks[rank].life == Life::Gone);
@@ -144,8 +158,8 @@ impl Job {
             };
             let nranks = members as u32;
             let state = &mut self.ranks[rank];
-            let samples = std::mem::take(&mut state.samples[kind]);
-            let progress = progress(&state.collectives[kind], now_us, BYTES, calls_only);
+            let samples = picked(std::mem::take(&mut state.samples[kind]));
+            let progress = progress(&state.collectives[kind], now_us, BYTES, kernels);
             comms.push(Comm {
                 id,
                 name: NAMES[kind].into(),
@@ -156,12 +170,12 @@ impl Job {
                 ended: over,
                 collectives: vec![Collective { func: Func::AllReduce, progress }],
                 p2p: Vec::new(),
-                samples: if calls_only { Vec::new() } else { samples },
+                samples,
                 steps,
             });
         }
         if shape.pp > 1 {
-            comms.push(self.pipeline_told(rank, wanted, over, calls_only));
+            comms.push(self.pipeline_told(rank, wanted, over, kernels));
         }
         if self.plan.events.iter().any(|event| matches!(event, Event::Popular { .. })) {
             comms.push(experts_told(rank, shape.ranks(), now_us, popular));
@@ -174,7 +188,7 @@ impl Job {
         rank: usize,
         wanted: &std::collections::BTreeSet<u64>,
         ended: bool,
-        calls_only: bool,
+        kernels: bool,
     ) -> Comm {
         let shape = self.plan.shape;
         let (now_us, stage) = (self.now_us, shape.stage(rank));
@@ -187,8 +201,8 @@ impl Job {
         ] {
             let Some(peer) = peer.filter(|peer| *peer < shape.pp) else { continue };
             let count = &mut self.ranks[rank].pairs[end];
-            let kernel_us = std::mem::take(&mut count.window_us) as u32;
-            let progress = progress(count, now_us, 1 << 20, calls_only);
+            let kernel_us = count.take_window_us(kernels) as u32;
+            let progress = progress(count, now_us, 1 << 20, kernels);
             p2p.push(P2p { peer: peer as u32, send, kernel_us, progress });
         }
         let (replica, t) = (rank / (shape.tp * shape.pp), rank % shape.tp);
@@ -248,21 +262,33 @@ impl Job {
     }
 }
 
+/// As an agent picks them: by how many there are.
+fn picked(mut samples: Vec<Sample>) -> Vec<Sample> {
+    let stride = diag::c4d::digest::stride(samples.len() as u64);
+    samples.retain(|one| diag::c4d::digest::sampled(one.seq, stride));
+    samples.truncate(MAX_SAMPLES);
+    samples
+}
+
 /// Ids of communicators.
 pub fn id(kind: usize, at: usize) -> u64 {
     0x1000_0000 * (kind as u64 + 1) + at as u64
 }
 
-fn progress(count: &Count, now_us: u64, bytes: u64, calls_only: bool) -> Progress {
-    let age = |which: usize| (now_us - count.at_us[which]) / 1000;
-    let (started, finished) = if calls_only { (0, 0) } else { (count.started, count.finished) };
+fn progress(count: &Count, now_us: u64, bytes: u64, kernels: bool) -> Progress {
+    let age = |at_us: u64| (now_us - at_us) / 1000;
+    let [started, finished] = if kernels {
+        [(count.started, count.at_us[1]), (count.finished, count.at_us[2])]
+    } else {
+        count.told
+    };
     Progress {
         enqueued: count.enqueued,
-        started,
-        finished,
-        enqueued_age_ms: age(0),
-        started_age_ms: if calls_only { now_us / 1000 } else { age(1) },
-        finished_age_ms: if calls_only { now_us / 1000 } else { age(2) },
+        started: started.0,
+        finished: finished.0,
+        enqueued_age_ms: age(count.at_us[0]),
+        started_age_ms: age(started.1),
+        finished_age_ms: age(finished.1),
         bytes,
     }
 }
