@@ -14,6 +14,7 @@
 
 pub mod bench;
 pub mod birth;
+pub mod health;
 pub mod held;
 pub mod judge;
 pub mod life;

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 
 use diag::c4d::finding::Finding;
+use diag::health::HealthEvent;
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags, openat, renameat};
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,12 @@ pub struct RuntimeReport {
     pub withdrawn: Vec<Finding>,
     /// Errors of the watch itself.
     pub errors: Vec<String>,
+    /// What this node's hardware shows.
+    #[serde(default)]
+    pub hardware: Vec<HealthEvent>,
+    /// What could not be watched, one line each.
+    #[serde(default)]
+    pub blind: Vec<String>,
 }
 
 /// The end of the agent.
