@@ -28,6 +28,8 @@ pub struct Bench {
     judge: Judge,
     voice: Voice,
     judged: bool,
+    /// A node said that the job ends: whoever is silent from then on has ended with it.
+    ending: bool,
     began: Instant,
     silent: Duration,
 }
@@ -40,6 +42,7 @@ impl Bench {
             judge: Judge::new(nodes, settings, now),
             voice: Voice::new(role, joined),
             judged: role == Role::Alone,
+            ending: false,
             began: now,
             silent: Duration::from_millis(settings.silent_ms),
         }
@@ -56,7 +59,10 @@ impl Bench {
     ) -> News {
         let changes = self.judge.judge(tellings, now);
         let settled = now.saturating_duration_since(self.began) >= self.silent;
-        self.judged = self.voice.decide(heard, settled);
+        self.ending |= tellings.iter().any(|telling| telling.digest.ending);
+        if !self.ending {
+            self.judged = self.voice.decide(heard, settled);
+        }
         if let Some(told) = other_told {
             self.voice.hear(told);
         }
@@ -118,7 +124,12 @@ impl Bench {
     /// What all nodes should know.
     #[must_use]
     pub fn saying(&self) -> Saying {
-        Saying { wants_steps: self.judge.wants_steps(), judged: self.judged, told: self.voice.told().clone() }
+        Saying {
+            wants_steps: self.judge.wants_steps(),
+            trouble: self.judge.standing().next().is_some(),
+            judged: self.judged,
+            told: self.voice.told().clone(),
+        }
     }
 }
 

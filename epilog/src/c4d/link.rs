@@ -62,6 +62,8 @@ type Told = (Telling, bool);
 pub struct Saying {
     /// Communicators whose steps of the network it wants to be told.
     pub wants_steps: BTreeSet<u64>,
+    /// Whether something is found that holds: all ranks tell all that they can then.
+    pub trouble: bool,
     /// Whether the job is judged, as far as this node knows.
     pub judged: bool,
     /// What it has told of, and still holds, by [`super::voice`]'s numbers.
@@ -285,15 +287,13 @@ impl Link {
     /// Whether another node says that the job is judged.
     #[must_use]
     pub fn is_judged(&self, now: Instant) -> bool {
-        (0..self.judges.len()).any(|place| self.said(place, now).is_some_and(|saying| saying.judged))
+        self.guidance(now).is_some()
     }
 
-    /// Communicators whose steps the judging nodes want.
+    /// What the one says that judges the job.
     #[must_use]
-    pub fn wants_steps(&self, now: Instant) -> BTreeSet<u64> {
-        let said =
-            (0..self.judges.len()).find_map(|place| self.said(place, now).filter(|saying| saying.judged));
-        said.map(|saying| saying.wants_steps.clone()).unwrap_or_default()
+    pub fn guidance(&self, now: Instant) -> Option<&Saying> {
+        (0..self.judges.len()).find_map(|place| self.said(place, now).filter(|saying| saying.judged))
     }
 
     /// Says to all nodes what they should know.

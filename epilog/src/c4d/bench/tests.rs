@@ -265,15 +265,20 @@ fn digests_that_come_twice_or_are_lost_make_no_finding_and_hide_none() {
 #[test]
 fn what_stops_while_the_job_ends_is_no_fault() {
     let mut job = Job::new();
-    let mut head = bench(Role::Head, &job);
+    let (mut head, mut deputy) = (bench(Role::Head, &job), bench(Role::Deputy, &job));
     warm(&mut head, &mut job);
+    warm(&mut deputy, &mut job);
     let mut tellings = job.tick();
     tellings[1].digest.ending = true;
     head.sit(&tellings, all(), None, job.now());
+    deputy.sit(&tellings, all(), None, job.now());
     job.stop(1, ProcessState::Running);
     for _ in 0..200 {
         assert_eq!(sit(&mut head, &mut job, all()), []);
     }
+    // Nor is a head that ends with its job one that is to be replaced.
+    assert_eq!(sit(&mut deputy, &mut job, headless()), []);
+    assert!(!deputy.speaks() && deputy.is_judged());
 }
 
 #[test]

@@ -77,14 +77,15 @@ async fn nodes_tell_the_two_that_judge_and_know_that_they_are_judged() {
             let tellings = link.exchange(digest, Vec::new(), me == 0, now);
             told[me].extend(tellings.iter().map(|one| one.digest.node));
         }
-        links[0].say(Saying { judged: true, wants_steps: wants.clone(), told: [5].into() });
+        links[0].say(Saying { judged: true, trouble: true, wants_steps: wants.clone(), told: [5].into() });
         links[1].say(Saying { judged: true, ..Saying::default() });
         let all = Heard { nodes: 3, hear_head: 3, head: true };
         let heard = links[..2].iter().all(|link| {
             let heard = link.heard(now);
             heard == all || (heard == Heard { head: false, ..all } && link.role() == Some(Role::Head))
         });
-        if heard && links[2].is_judged(now) && links[2].wants_steps(now) == wants {
+        let guided = links[2].guidance(now).is_some_and(|said| said.trouble && said.wants_steps == wants);
+        if heard && guided {
             break;
         }
         pause().await;
@@ -175,7 +176,7 @@ fn what_can_t_be_is_refused() {
     assert_eq!(read(vec![event], 2), Err(WordError::OtherNode(1)));
     assert!(matches!(Telling::parse(1, b"{}"), Err(WordError::Unreadable(_))));
     let full: BTreeSet<u64> = (0..MAX_SAID as u64).map(|id| u64::MAX - id).collect();
-    let saying = Saying { wants_steps: full.clone(), judged: false, told: full.clone() };
+    let saying = Saying { wants_steps: full.clone(), told: full.clone(), ..Saying::default() };
     let body = serde_json::to_vec(&saying).unwrap();
     assert!(body.len() <= MAX_SAYING_BYTES, "{}", body.len());
     assert_eq!(Saying::parse(&body), Ok(saying.clone()));
