@@ -13,6 +13,9 @@ use crate::c4d::judge::Judge;
 use crate::c4d::link::{Saying, Telling};
 use crate::c4d::voice::{Heard, Role, Voice, event_id, finding_id};
 
+/// Between two looks no more than this passes, or this node was frozen and has yet to hear the others again.
+const FROZEN: Duration = Duration::from_secs(3);
+
 /// What is to be told now.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct News {
@@ -30,7 +33,9 @@ pub struct Bench {
     judged: bool,
     /// A node said that the job ends: whoever is silent from then on has ended with it.
     ending: bool,
-    began: Instant,
+    /// Since when it listens without a break, and when it looked last.
+    listens: Instant,
+    looked: Instant,
     silent: Duration,
 }
 
@@ -43,7 +48,8 @@ impl Bench {
             voice: Voice::new(role, joined),
             judged: role == Role::Alone,
             ending: false,
-            began: now,
+            listens: now,
+            looked: now,
             silent: Duration::from_millis(settings.silent_ms),
         }
     }
@@ -58,7 +64,11 @@ impl Bench {
         now: Instant,
     ) -> News {
         let changes = self.judge.judge(tellings, now);
-        let settled = now.saturating_duration_since(self.began) >= self.silent;
+        if now.saturating_duration_since(self.looked) > FROZEN {
+            self.listens = now;
+        }
+        self.looked = now;
+        let settled = now.saturating_duration_since(self.listens) >= self.silent;
         self.ending |= tellings.iter().any(|telling| telling.digest.ending);
         if !self.ending {
             self.judged = self.voice.decide(heard, settled);

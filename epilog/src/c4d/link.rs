@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use cluster::agents::{Agents, Config, judges};
 use cluster::events::Events;
 use cluster::order::Order;
-use diag::c4d::digest::{Digest, MAX_DIGEST_BYTES, clean};
+use diag::c4d::digest::{Digest, MAX_DIGEST_BYTES, Telemetry as DigestTelemetry, clean};
 use diag::c4d::settings::Settings;
 use diag::facts::NodeId;
 use diag::health::HealthEvent;
@@ -107,6 +107,27 @@ impl Telling {
         }
         Ok((told, hears_head))
     }
+}
+
+/// A digest as it may travel: of one that is too large the extras are left out, and of one that still is the ranks are
+/// there without what they do, so that the node is heard and nobody is blamed.
+fn fitting(mut digest: Digest) -> Digest {
+    let fits = |digest: &Digest| serde_json::to_vec(digest).is_ok_and(|body| body.len() <= MAX_DIGEST_BYTES);
+    if fits(&digest) {
+        return digest;
+    }
+    for comm in digest.ranks.iter_mut().flat_map(|rank| &mut rank.comms) {
+        comm.steps.clear();
+        comm.samples.clear();
+    }
+    if !fits(&digest) {
+        for rank in &mut digest.ranks {
+            rank.comms.clear();
+            let why = format!("its node has more to tell than {MAX_DIGEST_BYTES} bytes");
+            rank.telemetry = DigestTelemetry::Unavailable { why };
+        }
+    }
+    digest
 }
 
 impl Saying {
@@ -206,7 +227,7 @@ impl Link {
             Some(Role::Alone | Role::Head) => speaks,
             _ => self.hears_head(now),
         };
-        let own: Told = (Telling { digest, health }, hears_head);
+        let own: Told = (Telling { digest: fitting(digest), health }, hears_head);
         if let Some(agents) = self.agents.as_ref().filter(|agents| agents.judges() != [self.me])
             && let Ok(body) = serde_json::to_vec(&own)
         {
@@ -326,7 +347,8 @@ impl Link {
     pub async fn goodbye(self, digest: Digest) {
         let Some(agents) = self.agents else { return };
         // Nobody is to take over for a node that ends with its job.
-        let last: Told = (Telling { digest: Digest { ending: true, ..digest }, health: Vec::new() }, true);
+        let digest = fitting(Digest { ending: true, ..digest });
+        let last: Told = (Telling { digest, health: Vec::new() }, true);
         if let Ok(body) = serde_json::to_vec(&last) {
             agents.goodbye(body, GOODBYE).await;
         }

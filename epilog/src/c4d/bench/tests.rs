@@ -230,6 +230,21 @@ fn a_head_that_falls_silent_before_it_could_tell_is_replaced_in_time() {
 }
 
 #[test]
+fn a_deputy_that_was_frozen_itself_does_not_take_the_head_for_gone() {
+    let mut job = Job::new();
+    let mut deputy = bench(Role::Deputy, &job);
+    warm(&mut deputy, &mut job);
+    let alone = Heard { nodes: NODES as usize / 2, hear_head: 0, head: false };
+    job.second += 60;
+    let frozen_s = job.second;
+    while !deputy.speaks() {
+        assert_eq!(sit(&mut deputy, &mut job, alone), []);
+    }
+    let after = Duration::from_secs(job.second - frozen_s);
+    assert!(after > Duration::from_millis(Settings::default().silent_ms), "{after:?}");
+}
+
+#[test]
 fn digests_that_come_twice_or_are_lost_make_no_finding_and_hide_none() {
     let mut job = Job::new();
     let mut head = bench(Role::Head, &job);

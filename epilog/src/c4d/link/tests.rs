@@ -5,6 +5,7 @@ use super::*;
 use cluster::log::LogSink;
 use cluster::order::{Met, Steps, Telemetry};
 use cluster::rendezvous::JobKey;
+use diag::c4d::digest::{Comm, MAX_COMMS, MAX_RANKS, MAX_STEPS, Process, ProcessState, Rank, StepWait};
 use diag::health::{Action, Class, Part, Turn};
 use diag::request::FailAction;
 
@@ -182,6 +183,56 @@ fn what_can_t_be_is_refused() {
     assert_eq!(Saying::parse(&body), Ok(saying.clone()));
     let long = Saying { told: full.into_iter().chain([1]).collect(), ..saying };
     assert_eq!(Saying::parse(&serde_json::to_vec(&long).unwrap()), Err(WordError::TooLong));
+}
+
+#[test]
+fn a_digest_that_is_too_large_is_told_without_its_extras_or_without_what_ranks_do() {
+    let step = StepWait {
+        peer: 1,
+        channel: 1,
+        send: true,
+        steps: u32::MAX,
+        gpu_us: 1 << 36,
+        credit_us: 1 << 36,
+        wire_us: 1 << 36,
+        open: None,
+    };
+    let full = |comms: u64, steps: usize, name: &str| -> Digest {
+        let comm = |id| Comm {
+            id: u64::MAX - id,
+            name: name.repeat(32),
+            rank: 0,
+            nranks: 2,
+            nnodes: 2,
+            age_ms: 1,
+            ended: false,
+            collectives: Vec::new(),
+            p2p: Vec::new(),
+            samples: Vec::new(),
+            steps: vec![step; steps],
+        };
+        let rank = |pid| Rank {
+            pid,
+            task: None,
+            gpu: None,
+            process: Process { state: ProcessState::Running, wchan: String::new(), io_bytes: None },
+            telemetry: DigestTelemetry::Ok,
+            kernels: true,
+            comms: (0..comms).map(comm).collect(),
+        };
+        let ranks = (1..=u32::try_from(MAX_RANKS).unwrap()).map(rank).collect();
+        Digest { node: 1, number: 1, ending: false, ranks }
+    };
+    let small = full(1, 1, "");
+    assert_eq!(fitting(small.clone()), small);
+    let comms = MAX_COMMS as u64;
+    let without_extras = fitting(full(comms, MAX_STEPS, ""));
+    assert_eq!(without_extras, full(comms, 0, ""));
+    let bare = fitting(full(comms, MAX_STEPS, "name of a communicator "));
+    assert!(serde_json::to_vec(&bare).unwrap().len() <= MAX_DIGEST_BYTES);
+    let silent = |rank: &Rank| matches!(rank.telemetry, DigestTelemetry::Unavailable { .. });
+    assert!(bare.ranks.len() == MAX_RANKS && bare.ranks.iter().all(silent));
+    bare.check().unwrap();
 }
 
 #[tokio::test]
