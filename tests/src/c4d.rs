@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::builder::ClusterBuilder;
 use crate::cluster::Cluster;
+use crate::files::install_file;
 use crate::install::{Install, NODE_DIR};
 use crate::procs::Process;
 use crate::product;
@@ -21,8 +22,14 @@ pub const AGENT: &str = "aimaster-c4d";
 /// A flag of srun, sbatch and salloc.
 pub const FLAG: &str = "--runtime-check";
 
-/// Boots a cluster with the product. Where the profiler plugin was not built an empty file stands for it: no test here
-/// loads it.
+/// The program that plays a rank, as the nodes see it.
+pub const PLAYER: &str = "/opt/aimaster/player";
+
+/// The profiler plugin as cargo names it where it is built with everything else.
+const BUILT_LIBRARY: &str = "libnccl_profiler_aimaster.so";
+
+/// Boots a cluster with the product. Where the profiler plugin was not built an empty file stands for it: most tests do not
+/// load it.
 ///
 /// # Errors
 /// See [`product::boot`].
@@ -33,6 +40,25 @@ pub fn boot(builder: ClusterBuilder, policy: &str) -> Result<Cluster> {
     if !library.exists() {
         std::fs::write(&library, "").with_context(|| format!("cannot write {}", library.display()))?;
     }
+    Ok(cluster)
+}
+
+/// Boots a cluster with the product on which ranks can be played: with the profiler plugin and [`PLAYER`].
+///
+/// # Errors
+/// They were not built, or see [`product::boot`].
+pub fn boot_players(builder: ClusterBuilder, policy: &str) -> Result<Cluster> {
+    let target = crate::target_dir()?;
+    let (player, library) = (target.join("examples/player"), target.join(BUILT_LIBRARY));
+    for file in [&player, &library] {
+        anyhow::ensure!(
+            file.is_file(),
+            "not built: {}; `cargo build --workspace --all-targets` makes it",
+            file.display()
+        );
+    }
+    let cluster = product::boot_with(builder, Install::from_target()?.program(player), policy)?;
+    install_file(&library, &cluster.base().join("opt").join(PLUGIN_FILE))?;
     Ok(cluster)
 }
 

@@ -5,8 +5,9 @@
 //! tell each other), [`bench`] with [`judge`] and [`voice`] (what is made of it where it is judged, and who says so),
 //! [`report`] (what it says), [`life`] (the loop that joins them).
 //!
-//! What it needs root for: the run folder is root's; `scontrol` believes root only; the wait channel of a user's process
-//! and the kernel log are shown to CAP_SYS_PTRACE and CAP_SYSLOG. Everything else of root's power it gives up before
+//! What it needs root for: the run folder is root's; `scontrol` believes root only; the wait channel, counters and
+//! environment of a user's process and the kernel log are shown to CAP_SYS_PTRACE with CAP_DAC_READ_SEARCH and to
+//! CAP_SYSLOG. Everything else of root's power it gives up before
 //! it listens, for itself and for what it starts ([`privileges`]). All that ranks say is hostile.
 //!
 //! It is never a reason for a job to wait: nobody waits for its answers, the epilog's wait for its end is bounded, and

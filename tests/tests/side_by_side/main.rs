@@ -2,6 +2,7 @@
 //! each other, so they are one program.
 
 mod actions;
+mod c4d_judged;
 mod c4d_life;
 mod c4d_ranks;
 mod cluster_nodes;
