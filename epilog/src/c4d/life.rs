@@ -194,10 +194,6 @@ impl Watch {
     /// Tells what this node knows, and judges what all of them told, where that is done.
     fn look_at_ranks(&mut self, now: Instant) {
         let news = self.health.look(&mut self.ranks, &mut self.report, now);
-        let mut wanted = self.link.wants_steps(now);
-        wanted.extend(self.bench.iter().flat_map(|bench| bench.saying().wants_steps));
-        self.ranks.wants_steps(&wanted);
-        self.ranks.expects_trouble(!self.report.findings.is_empty());
         self.ranks.expects_end(self.watchdog.ends());
         let digest = self.ranks.look(now);
         let health = self.held.tell(news, now);
