@@ -115,7 +115,7 @@ async fn measure(
         }
     }
     let mut arrivals = Arrivals::new(Door::open(&name, rustix::process::geteuid().as_raw())?)?;
-    let mut ranks = Ranks::new(0);
+    let mut ranks = Ranks::new(0, &[]);
     let mut rings = 0;
     let mut tick = interval(Duration::from_secs(1));
     let output = command.kill_on_drop(true).spawn().context("all_reduce_perf")?.wait_with_output();

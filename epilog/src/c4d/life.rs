@@ -1,6 +1,7 @@
 //! The loop of an agent: once a second it looks whether the job is still here and what has changed; between that it
 //! lets ranks in. It ends when the epilog says so, or when the job is gone.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::c4d::acts::{self, Acts};
 use crate::c4d::bench::{Bench, News};
 use crate::c4d::birth::Agent;
+use crate::c4d::health::Health;
 use crate::c4d::held::Held;
 use crate::c4d::link::Link;
 use crate::c4d::lock::Lock;
@@ -57,6 +59,7 @@ struct Watch {
     events: Events,
     watchdog: Watchdog,
     ranks: Ranks,
+    health: Health,
     held: Held,
     link: Link,
     /// There where this node judges the job.
@@ -77,7 +80,7 @@ impl Life {
     /// # Errors
     /// The system refuses.
     pub fn new(agent: Agent) -> Result<Self> {
-        let Agent { order, policy, folder, door, lock, notes } = agent;
+        let Agent { order, policy, folder, door, hired, lock, notes } = agent;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (terminated, arrivals) = {
             let _inside = runtime.enter();
@@ -118,13 +121,15 @@ impl Life {
             names: [].into(),
         };
         let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, now);
-        let ranks = Ranks::new(order.me);
+        let ranks = Ranks::new(order.me, &order.gpus);
+        let health = Health::start(&order, &policy, hired);
         let acts = Acts::new(&order, &policy, &events);
         let mut watch = Watch {
             folder,
             events,
             watchdog,
             ranks,
+            health,
             held: Held::default(),
             link,
             bench,
@@ -195,13 +200,18 @@ impl Watch {
 
     /// Tells what this node knows, and judges what all of them told, where that is done.
     fn look_at_ranks(&mut self, now: Instant) {
+        let news = self.health.look(&mut self.ranks, &mut self.report, now);
+        self.ranks.expects_end(self.watchdog.ends());
         let digest = self.ranks.look(now);
-        let health = self.held.tell(Vec::new(), now);
+        let health = self.held.tell(news, now);
         let speaks = self.bench.as_ref().is_some_and(Bench::speaks);
         let tellings = self.link.exchange(digest, health, speaks, now);
         let Some(bench) = &mut self.bench else { return self.follow(now) };
         let news = bench.sit(&tellings, self.link.heard(now), self.link.other_told(now), now);
-        self.link.say(bench.saying());
+        let saying = bench.saying();
+        self.ranks.wants_steps(&saying.wants_steps);
+        self.ranks.expects_trouble(saying.trouble);
+        self.link.say(saying);
         // What only got older is no reason to write the file again.
         let shown = self.report.findings.iter().map(finding_id);
         if !bench.findings().take(MOST_ENTRIES).map(finding_id).eq(shown) {
@@ -222,7 +232,11 @@ impl Watch {
 
     /// What a node does that does not judge.
     fn follow(&mut self, now: Instant) {
-        self.know(self.link.is_judged(now), now);
+        let guidance = self.link.guidance(now);
+        self.ranks.wants_steps(guidance.map_or(&BTreeSet::new(), |saying| &saying.wants_steps));
+        self.ranks.expects_trouble(guidance.is_some_and(|saying| saying.trouble));
+        let judged = guidance.is_some();
+        self.know(judged, now);
     }
 
     /// Keeps whether the job is judged, and says so once where nobody does for a while.
