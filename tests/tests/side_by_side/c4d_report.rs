@@ -187,6 +187,46 @@ fn a_finding_is_told_kept_shown_and_followed_and_drains_nobody_by_itself() {
 }
 
 #[test]
+fn a_job_goes_back_to_the_queue_without_the_node_that_is_at_fault() {
+    let _machine = side_by_side().unwrap();
+    let policy = "c4d.telemetry_may_drain = true";
+    let cluster = c4d::boot_players(Cluster::builder().nodes(2).cpus(4), policy).unwrap();
+    let folder = "/home/alice/requeued";
+    cluster.exec_as("n1", ALICE, ["mkdir", folder]).unwrap().ok().unwrap();
+    // In its second run it plays for itself alone.
+    let script = format!(
+        "mkdir -p {folder}/$SLURM_RESTART_COUNT.x; srun -n2 {PLAYER} {folder}/$SLURM_RESTART_COUNT.x {EVERY_MS}"
+    );
+    let job =
+        cluster.submit(&script, ["-N1", "-n2", "--requeue", FLAG, "--runtime-fail-action=requeue"]).unwrap();
+    cluster.wait_agents(&["n1"], SOON).unwrap();
+    wait::until(NAMED, "its ranks tell", || {
+        let report = cluster.runtime_report("n1", job, 0).unwrap_or_default();
+        Ok((report["telemetry"]["ranks"] == 2).then_some(()))
+    })
+    .unwrap();
+    std::thread::sleep(WELL);
+    cluster.write_file("n1", &format!("{folder}/.x/stop"), "1").unwrap();
+    let again = |record: &aimaster_tests::Record| record.get("Restarts") == "1";
+    let found = cluster.wait_job(job, "it is back in the queue", again, NAMED);
+    assert!(found.is_ok(), "{found:?}: {}", cluster.syslog("n1"));
+    let drained = cluster.drained().unwrap();
+    assert_eq!(drained.len(), 1, "{drained:?}");
+    assert!(drained[0].0 == "n1" && drained[0].1.starts_with("aimaster: c4d "), "{drained:?}");
+    cluster.wait_agents(&["n2"], SOON).unwrap();
+    wait_comment(&cluster, job, "aimaster{n=1 requeues=1 drained=n1 c4d=");
+    let record = cluster.job(job).unwrap();
+    assert_eq!(record.get("ExcNodeList"), "n1", "{record:?}");
+    let report_of = kept(&cluster, job);
+    let acts: Vec<&str> =
+        report_of["acts"].as_array().unwrap().iter().filter_map(|act| act["what"].as_str()).collect();
+    assert!(acts.iter().any(|what| what.contains("was requeued; it leaves out n1")), "{report_of:#}");
+    cluster.scancel([job.to_string()]).ok().unwrap();
+    cluster.wait_no_trace(&["n1", "n2"], SOON).unwrap();
+    assert_eq!(told(&cluster, job, "event=RuntimeCheckActed outcome=FAIL drained=n1 requeued=true"), 1);
+}
+
+#[test]
 fn a_clean_job_a_blind_one_and_storage_that_is_not_there() {
     let _machine = side_by_side().unwrap();
     let cluster = c4d::boot_players(Cluster::builder().nodes(1).cpus(4), "").unwrap();
@@ -215,8 +255,12 @@ fn a_clean_job_a_blind_one_and_storage_that_is_not_there() {
     std::fs::write(&folder, "no folder").unwrap();
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o600)).unwrap();
     cluster.srun([FLAG, "true"]).ok().unwrap();
+    let log = cluster.log_file("slurmd.n1.log");
+    wait::until(SOON, "slurmd's log says it", || {
+        let said = std::fs::read_to_string(&log)?.contains("the runtime report was not written");
+        Ok(said.then_some(()))
+    })
+    .unwrap();
     cluster.wait_no_trace(&["n1"], SOON).unwrap();
     cluster.wait_idle(1, SOON).unwrap();
-    let log = std::fs::read_to_string(cluster.log_file("slurmd.n1.log")).unwrap();
-    assert!(log.contains("the runtime report was not written"), "{log}");
 }
