@@ -134,13 +134,17 @@ pub(crate) async fn accept<P: Proof, M: From<P::Linked> + Send + 'static>(
     let most = SPARE_PENDING + 2 * id.nodes();
     let mut tasks = tokio::task::JoinSet::new(); // aborts what is left when the acceptor goes
     let mut pending: VecDeque<Pending> = VecDeque::new();
+    let mut failures: u64 = 0;
     loop {
         let (stream, from) = tokio::select! {
             Some(_) = tasks.join_next() => continue,
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => (stream, from.ip().to_canonical()),
                 Err(error) => {
-                    id.log().line(&format!("a connection could not be accepted: {error}"));
+                    failures += 1;
+                    if failures <= LOGGED_REFUSALS {
+                        id.log().line(&format!("a connection could not be accepted: {error}"));
+                    }
                     sleep(ACCEPT_REST).await;
                     continue;
                 }
@@ -195,7 +199,7 @@ async fn receive<P: Proof, M: From<P::Linked>>(
     }
 }
 
-/// Refusals that are logged one by one; a flood is counted only.
+/// Refusals, and connections that could not be accepted, that are logged one by one; a flood is counted only.
 const LOGGED_REFUSALS: u64 = 100;
 
 /// Where to dial.

@@ -13,6 +13,9 @@ use crate::c4d::judge::Judge;
 use crate::c4d::link::{Saying, Telling};
 use crate::c4d::voice::{Heard, Role, Voice, event_id, finding_id};
 
+/// Between two looks no more than this passes, or this node was frozen and has yet to hear the others again.
+const FROZEN: Duration = Duration::from_secs(3);
+
 /// What is to be told now.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct News {
@@ -28,7 +31,11 @@ pub struct Bench {
     judge: Judge,
     voice: Voice,
     judged: bool,
-    began: Instant,
+    /// A node said that the job ends: whoever is silent from then on has ended with it.
+    ending: bool,
+    /// Since when it listens without a break, and when it looked last.
+    listens: Instant,
+    looked: Instant,
     silent: Duration,
 }
 
@@ -40,7 +47,9 @@ impl Bench {
             judge: Judge::new(nodes, settings, now),
             voice: Voice::new(role, joined),
             judged: role == Role::Alone,
-            began: now,
+            ending: false,
+            listens: now,
+            looked: now,
             silent: Duration::from_millis(settings.silent_ms),
         }
     }
@@ -55,8 +64,15 @@ impl Bench {
         now: Instant,
     ) -> News {
         let changes = self.judge.judge(tellings, now);
-        let settled = now.saturating_duration_since(self.began) >= self.silent;
-        self.judged = self.voice.decide(heard, settled);
+        if now.saturating_duration_since(self.looked) > FROZEN {
+            self.listens = now;
+        }
+        self.looked = now;
+        let settled = now.saturating_duration_since(self.listens) >= self.silent;
+        self.ending |= tellings.iter().any(|telling| telling.digest.ending);
+        if !self.ending {
+            self.judged = self.voice.decide(heard, settled);
+        }
         if let Some(told) = other_told {
             self.voice.hear(told);
         }
@@ -124,7 +140,12 @@ impl Bench {
     /// What all nodes should know.
     #[must_use]
     pub fn saying(&self) -> Saying {
-        Saying { wants_steps: self.judge.wants_steps(), judged: self.judged, told: self.voice.told().clone() }
+        Saying {
+            wants_steps: self.judge.wants_steps(),
+            trouble: self.judge.standing().next().is_some(),
+            judged: self.judged,
+            told: self.voice.told().clone(),
+        }
     }
 }
 

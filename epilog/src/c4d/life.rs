@@ -1,6 +1,7 @@
 //! The loop of an agent: once a second it looks whether the job is still here and what has changed; between that it
 //! lets ranks in. It ends when the epilog says so, or when the job is gone.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -201,7 +202,10 @@ impl Watch {
         let tellings = self.link.exchange(digest, health, speaks, now);
         let Some(bench) = &mut self.bench else { return self.follow(now) };
         let news = bench.sit(&tellings, self.link.heard(now), self.link.other_told(now), now);
-        self.link.say(bench.saying());
+        let saying = bench.saying();
+        self.ranks.wants_steps(&saying.wants_steps);
+        self.ranks.expects_trouble(saying.trouble);
+        self.link.say(saying);
         // What only got older is no reason to write the file again.
         let shown = self.report.findings.iter().map(finding_id);
         if !bench.findings().take(MOST_ENTRIES).map(finding_id).eq(shown) {
@@ -222,7 +226,11 @@ impl Watch {
 
     /// What a node does that does not judge.
     fn follow(&mut self, now: Instant) {
-        self.know(self.link.is_judged(now), now);
+        let guidance = self.link.guidance(now);
+        self.ranks.wants_steps(guidance.map_or(&BTreeSet::new(), |saying| &saying.wants_steps));
+        self.ranks.expects_trouble(guidance.is_some_and(|saying| saying.trouble));
+        let judged = guidance.is_some();
+        self.know(judged, now);
     }
 
     /// Keeps whether the job is judged, and says so once where nobody does for a while.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use cluster::agents::{Agents, Config, judges};
 use cluster::events::Events;
 use cluster::order::Order;
-use diag::c4d::digest::{Digest, MAX_DIGEST_BYTES, clean};
+use diag::c4d::digest::{Digest, MAX_DIGEST_BYTES, Telemetry as DigestTelemetry, clean};
 use diag::c4d::settings::Settings;
 use diag::facts::NodeId;
 use diag::health::HealthEvent;
@@ -62,6 +62,8 @@ type Told = (Telling, bool);
 pub struct Saying {
     /// Communicators whose steps of the network it wants to be told.
     pub wants_steps: BTreeSet<u64>,
+    /// Whether something is found that holds: all ranks tell all that they can then.
+    pub trouble: bool,
     /// Whether the job is judged, as far as this node knows.
     pub judged: bool,
     /// What it has told of, and still holds, by [`super::voice`]'s numbers.
@@ -105,6 +107,27 @@ impl Telling {
         }
         Ok((told, hears_head))
     }
+}
+
+/// A digest as it may travel: of one that is too large the extras are left out, and of one that still is the ranks are
+/// there without what they do, so that the node is heard and nobody is blamed.
+fn fitting(mut digest: Digest) -> Digest {
+    let fits = |digest: &Digest| serde_json::to_vec(digest).is_ok_and(|body| body.len() <= MAX_DIGEST_BYTES);
+    if fits(&digest) {
+        return digest;
+    }
+    for comm in digest.ranks.iter_mut().flat_map(|rank| &mut rank.comms) {
+        comm.steps.clear();
+        comm.samples.clear();
+    }
+    if !fits(&digest) {
+        for rank in &mut digest.ranks {
+            rank.comms.clear();
+            let why = format!("its node has more to tell than {MAX_DIGEST_BYTES} bytes");
+            rank.telemetry = DigestTelemetry::Unavailable { why };
+        }
+    }
+    digest
 }
 
 impl Saying {
@@ -204,7 +227,7 @@ impl Link {
             Some(Role::Alone | Role::Head) => speaks,
             _ => self.hears_head(now),
         };
-        let own: Told = (Telling { digest, health }, hears_head);
+        let own: Told = (Telling { digest: fitting(digest), health }, hears_head);
         if let Some(agents) = self.agents.as_ref().filter(|agents| agents.judges() != [self.me])
             && let Ok(body) = serde_json::to_vec(&own)
         {
@@ -285,15 +308,13 @@ impl Link {
     /// Whether another node says that the job is judged.
     #[must_use]
     pub fn is_judged(&self, now: Instant) -> bool {
-        (0..self.judges.len()).any(|place| self.said(place, now).is_some_and(|saying| saying.judged))
+        self.guidance(now).is_some()
     }
 
-    /// Communicators whose steps the judging nodes want.
+    /// What the one says that judges the job.
     #[must_use]
-    pub fn wants_steps(&self, now: Instant) -> BTreeSet<u64> {
-        let said =
-            (0..self.judges.len()).find_map(|place| self.said(place, now).filter(|saying| saying.judged));
-        said.map(|saying| saying.wants_steps.clone()).unwrap_or_default()
+    pub fn guidance(&self, now: Instant) -> Option<&Saying> {
+        (0..self.judges.len()).find_map(|place| self.said(place, now).filter(|saying| saying.judged))
     }
 
     /// Says to all nodes what they should know.
@@ -326,7 +347,8 @@ impl Link {
     pub async fn goodbye(self, digest: Digest) {
         let Some(agents) = self.agents else { return };
         // Nobody is to take over for a node that ends with its job.
-        let last: Told = (Telling { digest: Digest { ending: true, ..digest }, health: Vec::new() }, true);
+        let digest = fitting(Digest { ending: true, ..digest });
+        let last: Told = (Telling { digest, health: Vec::new() }, true);
         if let Ok(body) = serde_json::to_vec(&last) {
             agents.goodbye(body, GOODBYE).await;
         }

@@ -182,11 +182,23 @@ fn a_rank_that_does_not_come_or_is_stopped_is_named_on_the_head_and_a_clean_job_
 }
 
 #[test]
-fn the_deputy_names_the_rank_where_the_head_s_agent_was_killed_and_without_both_nobody_judges() {
+fn the_deputy_speaks_while_the_head_s_agent_is_frozen_or_killed_and_without_both_nobody_judges() {
     let _machine = side_by_side().unwrap();
     let cluster = c4d::boot_players(Cluster::builder().nodes(4).cpus(8), "").unwrap();
     let play = Play::start(&cluster, "headless");
     std::thread::sleep(WELL);
+    // The head's agent is frozen for a while: its deputy speaks, and is silent again.
+    let speaker = |words: &str| {
+        let line = format!("event=RuntimeCheckSpeaker summary=\"this node {words}");
+        wait::until(SOON, &line, || Ok((told(&cluster, "n2", &line) == 1).then_some(()))).unwrap();
+    };
+    cluster.signal_processes("n1", AGENT, Signal::STOP).unwrap();
+    speaker("speaks for the job");
+    cluster.signal_processes("n1", AGENT, Signal::CONT).unwrap();
+    speaker("is silent");
+    assert_eq!(tellers(&cluster), [0; 4], "an agent that was frozen is no fault of the job's");
+
+    // It is killed.
     assert_eq!(cluster.signal_processes("n1", AGENT, Signal::KILL).unwrap().len(), 1);
     let (pid, since) = (play.pid(5), play.hold(5));
     play.wait_report("n2", "rank 5 is named", TARGET + TAKEN_OVER + SLACK, |report| {

@@ -230,6 +230,21 @@ fn a_head_that_falls_silent_before_it_could_tell_is_replaced_in_time() {
 }
 
 #[test]
+fn a_deputy_that_was_frozen_itself_does_not_take_the_head_for_gone() {
+    let mut job = Job::new();
+    let mut deputy = bench(Role::Deputy, &job);
+    warm(&mut deputy, &mut job);
+    let alone = Heard { nodes: NODES as usize / 2, hear_head: 0, head: false };
+    job.second += 60;
+    let frozen_s = job.second;
+    while !deputy.speaks() {
+        assert_eq!(sit(&mut deputy, &mut job, alone), []);
+    }
+    let after = Duration::from_secs(job.second - frozen_s);
+    assert!(after > Duration::from_millis(Settings::default().silent_ms), "{after:?}");
+}
+
+#[test]
 fn digests_that_come_twice_or_are_lost_make_no_finding_and_hide_none() {
     let mut job = Job::new();
     let mut head = bench(Role::Head, &job);
@@ -265,15 +280,20 @@ fn digests_that_come_twice_or_are_lost_make_no_finding_and_hide_none() {
 #[test]
 fn what_stops_while_the_job_ends_is_no_fault() {
     let mut job = Job::new();
-    let mut head = bench(Role::Head, &job);
+    let (mut head, mut deputy) = (bench(Role::Head, &job), bench(Role::Deputy, &job));
     warm(&mut head, &mut job);
+    warm(&mut deputy, &mut job);
     let mut tellings = job.tick();
     tellings[1].digest.ending = true;
     head.sit(&tellings, all(), None, job.now());
+    deputy.sit(&tellings, all(), None, job.now());
     job.stop(1, ProcessState::Running);
     for _ in 0..200 {
         assert_eq!(sit(&mut head, &mut job, all()), []);
     }
+    // Nor is a head that ends with its job one that is to be replaced.
+    assert_eq!(sit(&mut deputy, &mut job, headless()), []);
+    assert!(!deputy.speaks() && deputy.is_judged());
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::*;
 use cluster::log::LogSink;
 use cluster::order::{Met, Steps, Telemetry};
 use cluster::rendezvous::JobKey;
+use diag::c4d::digest::{Comm, MAX_COMMS, MAX_RANKS, MAX_STEPS, Process, ProcessState, Rank, StepWait};
 use diag::health::{Action, Class, Part, Turn};
 use diag::request::FailAction;
 
@@ -77,14 +78,15 @@ async fn nodes_tell_the_two_that_judge_and_know_that_they_are_judged() {
             let tellings = link.exchange(digest, Vec::new(), me == 0, now);
             told[me].extend(tellings.iter().map(|one| one.digest.node));
         }
-        links[0].say(Saying { judged: true, wants_steps: wants.clone(), told: [5].into() });
+        links[0].say(Saying { judged: true, trouble: true, wants_steps: wants.clone(), told: [5].into() });
         links[1].say(Saying { judged: true, ..Saying::default() });
         let all = Heard { nodes: 3, hear_head: 3, head: true };
         let heard = links[..2].iter().all(|link| {
             let heard = link.heard(now);
             heard == all || (heard == Heard { head: false, ..all } && link.role() == Some(Role::Head))
         });
-        if heard && links[2].is_judged(now) && links[2].wants_steps(now) == wants {
+        let guided = links[2].guidance(now).is_some_and(|said| said.trouble && said.wants_steps == wants);
+        if heard && guided {
             break;
         }
         pause().await;
@@ -175,12 +177,62 @@ fn what_can_t_be_is_refused() {
     assert_eq!(read(vec![event], 2), Err(WordError::OtherNode(1)));
     assert!(matches!(Telling::parse(1, b"{}"), Err(WordError::Unreadable(_))));
     let full: BTreeSet<u64> = (0..MAX_SAID as u64).map(|id| u64::MAX - id).collect();
-    let saying = Saying { wants_steps: full.clone(), judged: false, told: full.clone() };
+    let saying = Saying { wants_steps: full.clone(), told: full.clone(), ..Saying::default() };
     let body = serde_json::to_vec(&saying).unwrap();
     assert!(body.len() <= MAX_SAYING_BYTES, "{}", body.len());
     assert_eq!(Saying::parse(&body), Ok(saying.clone()));
     let long = Saying { told: full.into_iter().chain([1]).collect(), ..saying };
     assert_eq!(Saying::parse(&serde_json::to_vec(&long).unwrap()), Err(WordError::TooLong));
+}
+
+#[test]
+fn a_digest_that_is_too_large_is_told_without_its_extras_or_without_what_ranks_do() {
+    let step = StepWait {
+        peer: 1,
+        channel: 1,
+        send: true,
+        steps: u32::MAX,
+        gpu_us: 1 << 36,
+        credit_us: 1 << 36,
+        wire_us: 1 << 36,
+        open: None,
+    };
+    let full = |comms: u64, steps: usize, name: &str| -> Digest {
+        let comm = |id| Comm {
+            id: u64::MAX - id,
+            name: name.repeat(32),
+            rank: 0,
+            nranks: 2,
+            nnodes: 2,
+            age_ms: 1,
+            ended: false,
+            collectives: Vec::new(),
+            p2p: Vec::new(),
+            samples: Vec::new(),
+            steps: vec![step; steps],
+        };
+        let rank = |pid| Rank {
+            pid,
+            task: None,
+            gpu: None,
+            process: Process { state: ProcessState::Running, wchan: String::new(), io_bytes: None },
+            telemetry: DigestTelemetry::Ok,
+            kernels: true,
+            comms: (0..comms).map(comm).collect(),
+        };
+        let ranks = (1..=u32::try_from(MAX_RANKS).unwrap()).map(rank).collect();
+        Digest { node: 1, number: 1, ending: false, ranks }
+    };
+    let small = full(1, 1, "");
+    assert_eq!(fitting(small.clone()), small);
+    let comms = MAX_COMMS as u64;
+    let without_extras = fitting(full(comms, MAX_STEPS, ""));
+    assert_eq!(without_extras, full(comms, 0, ""));
+    let bare = fitting(full(comms, MAX_STEPS, "name of a communicator "));
+    assert!(serde_json::to_vec(&bare).unwrap().len() <= MAX_DIGEST_BYTES);
+    let silent = |rank: &Rank| matches!(rank.telemetry, DigestTelemetry::Unavailable { .. });
+    assert!(bare.ranks.len() == MAX_RANKS && bare.ranks.iter().all(silent));
+    bare.check().unwrap();
 }
 
 #[tokio::test]
