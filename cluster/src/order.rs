@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use diag::facts::NodeId;
+use diag::gpu_facts::ids::{GpuId, MAX_GPUS};
 use diag::request::FailAction;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
@@ -46,6 +47,8 @@ pub struct Order {
     pub steps: Steps,
     /// How ranks reach the agent.
     pub telemetry: Telemetry,
+    /// The job's GPUs on this node, as Slurm names them.
+    pub gpus: Vec<GpuId>,
     /// What happens on a fault.
     pub fail_action: FailAction,
     /// The node's copy of the policy, as TOML.
@@ -160,6 +163,9 @@ impl Order {
         if !order.folder.is_absolute() || !order.steps.folder.is_absolute() {
             return Err(OrderError::Odd("folder"));
         }
+        if order.gpus.len() > MAX_GPUS {
+            return Err(OrderError::Odd("list of GPUs"));
+        }
         Ok(order)
     }
 
@@ -186,6 +192,7 @@ mod tests {
             slurm_conf: None,
             steps: Steps { folder: "/var/spool/slurmd".into(), lasting: true },
             telemetry: Telemetry::Socket("aimaster-c4d/n2/7/0".into()),
+            gpus: vec![GpuId::Minor(3), GpuId::Gpu("GPU-1".into())],
             fail_action: FailAction::Retain,
             policy: String::new(),
             met: Some(Met {
@@ -217,6 +224,8 @@ mod tests {
         assert!(matches!(sent(&|order| order.version = "0.0.1".into()), Err(OrderError::Version { .. })));
         assert!(matches!(sent(&|order| order.me = 2), Err(OrderError::Odd(_))));
         assert!(matches!(sent(&|order| order.folder = "x".into()), Err(OrderError::Odd(_))));
+        let many = |order: &mut Order| order.gpus = vec![GpuId::Minor(0); MAX_GPUS + 1];
+        assert!(matches!(sent(&many), Err(OrderError::Odd("list of GPUs"))));
         assert!(matches!(Order::take(&b""[..]), Err(OrderError::Json(_))));
         assert!(matches!(Order::take(std::io::repeat(b' ')), Err(OrderError::TooLong)));
     }

@@ -41,6 +41,9 @@ const MOST_WAITING: usize = 256;
 /// Most NVSwitches of a node: the largest boards have six.
 const MOST_SWITCHES: usize = 32;
 
+/// Most processes of a GPU that are told: four ranks, and whatever else a user starts.
+const MOST_PIDS: usize = 64;
+
 /// Most network devices that are kept as failed.
 const MOST_FAILED: usize = 64;
 
@@ -91,6 +94,8 @@ pub struct GpuNow {
     pub uuid: String,
     /// How busy it is.
     pub busy_percent: Option<u32>,
+    /// Processes that use it, as the node numbers them, at the last whole reading.
+    pub pids: Vec<u32>,
 }
 
 /// A watch, from the start of a job to its end. Dropping it ends its process and thread.
@@ -207,9 +212,12 @@ impl Watch {
     #[must_use]
     pub fn loads(&self) -> Vec<GpuNow> {
         let each = |(uuid, gpu): (&String, &Gpu)| match gpu.part() {
-            Part::Gpu { index, .. } => {
-                Some(GpuNow { index: *index, uuid: uuid.clone(), busy_percent: gpu.load().0 })
-            }
+            Part::Gpu { index, .. } => Some(GpuNow {
+                index: *index,
+                uuid: uuid.clone(),
+                busy_percent: gpu.load().0,
+                pids: gpu.pids().take(MOST_PIDS).collect(),
+            }),
             _ => None,
         };
         self.told.iter().filter_map(each).collect()

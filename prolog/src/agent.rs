@@ -21,6 +21,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, timeout};
 
 use crate::assignment::Assignment;
+use crate::engine;
 use crate::run_folder::RunFolder;
 use crate::trusted_path;
 
@@ -156,6 +157,8 @@ fn order(
         slurm_conf: job.slurm_conf.clone(),
         steps: Steps { folder: spool(&conf, &job.node), lasting: conf.has_extern_steps() },
         telemetry,
+        // What can't be read names no GPU; where GPUs are checked, that check says so.
+        gpus: engine::gpus(job).unwrap_or_default(),
         fail_action: watch.fail_action,
         policy: assignment.policy.to_toml()?,
         met,

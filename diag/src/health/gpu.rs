@@ -122,6 +122,11 @@ impl Gpu {
         self.samples.back().map_or((None, None), |(_, one)| (one.busy_percent, one.clocks.reasons))
     }
 
+    /// The processes that the last whole reading found on it.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        self.now.processes.iter().flatten().map(|one| one.pid)
+    }
+
     /// Takes a whole reading.
     pub fn whole(&mut self, now_ms: u64, reading: GpuReading) {
         self.lost.clone_from(&reading.lost);

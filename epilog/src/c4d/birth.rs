@@ -14,10 +14,12 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{setsid, umask};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
+use crate::c4d::health;
 use crate::c4d::lock::{self, Lock, Stopped};
 use crate::c4d::privileges;
 use crate::c4d::report::Keep;
 use crate::c4d::socket::Door;
+use crate::health::Hired;
 use crate::job::EndedJob;
 use crate::run_folder;
 
@@ -32,6 +34,8 @@ pub struct Agent {
     pub folder: OwnedFd,
     /// Where ranks come in, if they may.
     pub door: Option<Door>,
+    /// Those who ask NVML, before they are told of what.
+    pub hired: Hired,
     /// Keeps this agent the only one.
     pub lock: Lock,
     /// What should be known of its birth.
@@ -91,12 +95,13 @@ pub fn agent(order: Order) -> Result<Agent> {
     Keep::new(&order, &policy)
         .write(&folder)
         .context("what the epilog needs to keep the report can't be left")?;
+    let hired = health::hire(&order, &policy);
     privileges::give_up().context("it can't give up root's rights")?;
     let door = match &order.telemetry {
         Telemetry::Socket(name) => Some(Door::open(name, order.uid)?),
         Telemetry::Unavailable { .. } => None,
     };
-    Ok(Agent { order, policy, folder, door, lock, notes })
+    Ok(Agent { order, policy, folder, door, hired, lock, notes })
 }
 
 /// Ends the agents of the job's earlier runs: where an epilog did not run, one may be left, and the new run's steps have

@@ -21,6 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::c4d::acts::{self, Acts};
 use crate::c4d::bench::{Bench, News};
 use crate::c4d::birth::Agent;
+use crate::c4d::health::Health;
 use crate::c4d::held::Held;
 use crate::c4d::link::Link;
 use crate::c4d::lock::Lock;
@@ -58,6 +59,7 @@ struct Watch {
     events: Events,
     watchdog: Watchdog,
     ranks: Ranks,
+    health: Health,
     held: Held,
     link: Link,
     /// There where this node judges the job.
@@ -78,7 +80,7 @@ impl Life {
     /// # Errors
     /// The system refuses.
     pub fn new(agent: Agent) -> Result<Self> {
-        let Agent { order, policy, folder, door, lock, notes } = agent;
+        let Agent { order, policy, folder, door, hired, lock, notes } = agent;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (terminated, arrivals) = {
             let _inside = runtime.enter();
@@ -119,13 +121,15 @@ impl Life {
             names: [].into(),
         };
         let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, now);
-        let ranks = Ranks::new(order.me);
+        let ranks = Ranks::new(order.me, &order.gpus);
         let acts = Acts::new(&order, &policy, &events);
+        let health = Health::start(&order, &policy, hired);
         let mut watch = Watch {
             folder,
             events,
             watchdog,
             ranks,
+            health,
             held: Held::default(),
             link,
             bench,
@@ -196,8 +200,10 @@ impl Watch {
 
     /// Tells what this node knows, and judges what all of them told, where that is done.
     fn look_at_ranks(&mut self, now: Instant) {
+        let news = self.health.look(&mut self.ranks, &mut self.report, now);
+        self.ranks.expects_end(self.watchdog.ends());
         let digest = self.ranks.look(now);
-        let health = self.held.tell(Vec::new(), now);
+        let health = self.held.tell(news, now);
         let speaks = self.bench.as_ref().is_some_and(Bench::speaks);
         let tellings = self.link.exchange(digest, health, speaks, now);
         let Some(bench) = &mut self.bench else { return self.follow(now) };

@@ -16,6 +16,7 @@
 pub mod acts;
 pub mod bench;
 pub mod birth;
+pub mod health;
 pub mod held;
 pub mod judge;
 pub mod life;

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 
 use diag::c4d::digest::{Process, ProcessState, clean};
+use diag::gpu_facts::ids::{self, GpuId};
 
 /// Most bytes read of one file: an environment may be larger, and its end is not looked at.
 const MOST_BYTES: u64 = 256 * 1024;
@@ -34,10 +35,18 @@ impl Followed {
     /// Its rank in the whole job, as Slurm told it.
     #[must_use]
     pub fn task(&self) -> Option<u32> {
+        variable(&read(self.pid, "environ")?, "SLURM_PROCID=")?.parse().ok()
+    }
+
+    /// The one GPU of the job's that CUDA shows it, as far as that can be told: always one of `job`, whatever the process
+    /// wrote there.
+    #[must_use]
+    pub fn gpu(&self, job: &[GpuId]) -> Option<GpuId> {
+        if let [only] = job {
+            return Some(only.clone());
+        }
         let environment = read(self.pid, "environ")?;
-        let value =
-            environment.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"SLURM_PROCID="))?;
-        std::str::from_utf8(value).ok()?.parse().ok()
+        shown(variable(&environment, "CUDA_VISIBLE_DEVICES=")?, job)
     }
 
     /// What it does now.
@@ -53,6 +62,42 @@ impl Followed {
         self.io_bytes = total;
         Process { state, wchan: clean(&String::from_utf8_lossy(&wchan)), io_bytes }
     }
+}
+
+/// The GPU that a value of `CUDA_VISIBLE_DEVICES` leaves of the job's; `None`: several, none, or it can't be told. A number
+/// counts among those that the job may open, or, where the site does not hide the others, among all of the node.
+fn shown(value: &str, job: &[GpuId]) -> Option<GpuId> {
+    let [only] = ids::parse(value).ok()?.try_into().ok()?;
+    let GpuId::Minor(number) = only else {
+        let same = |one: &&GpuId| matches!(one, GpuId::Gpu(_)) && **one == only;
+        let by_number = job.iter().all(|one| matches!(one, GpuId::Minor(_)));
+        // Slurm names numbers, CUDA a UUID: NVML tells later which that is.
+        return job
+            .iter()
+            .find(same)
+            .cloned()
+            .or_else(|| (by_number && matches!(only, GpuId::Gpu(_))).then_some(only));
+    };
+    let mut minors: Vec<u32> = job
+        .iter()
+        .map(|one| match one {
+            GpuId::Minor(minor) => Some(*minor),
+            _ => None,
+        })
+        .collect::<Option<_>>()?;
+    minors.sort_unstable();
+    let among = minors.get(usize::try_from(number).ok()?).copied();
+    let of_node = minors.contains(&number).then_some(number);
+    match (among, of_node) {
+        (Some(one), Some(other)) if one != other => None,
+        (one, other) => one.or(other).map(GpuId::Minor),
+    }
+}
+
+/// A variable of an environment.
+fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a str> {
+    let value = environment.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(name.as_bytes()))?;
+    std::str::from_utf8(value).ok()
 }
 
 fn read(pid: u32, name: &str) -> Option<Vec<u8>> {
@@ -84,6 +129,42 @@ fn io(pid: u32) -> Option<u64> {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn the_gpu_that_is_left_to_a_process_is_one_of_the_job_s_or_not_known() {
+        let minors = |all: &[u32]| all.iter().copied().map(GpuId::Minor).collect::<Vec<_>>();
+        let minor = |one| Some(GpuId::Minor(one));
+        // All of the node, and the upper half of it: there a number counts among them, or is hidden from none.
+        let (all, upper) = (minors(&[0, 1, 2, 3]), minors(&[7, 6, 5, 4]));
+        for (value, job, expected) in [
+            ("2", &all, minor(2)),
+            ("2", &upper, minor(6)),
+            ("6", &upper, minor(6)),
+            ("8", &upper, None),
+            ("0,1", &upper, None),
+            ("0-1", &upper, None),
+            ("", &upper, None),
+            ("NoDevFiles", &upper, None),
+            ("4294967296", &upper, None),
+            // Among them it is the third, by itself the second.
+            ("2", &minors(&[1, 2, 3]), None),
+            (
+                "GPU-0000000a-0000-0000-0000-000000000001",
+                &all,
+                Some(GpuId::Gpu("GPU-0000000a-0000-0000-0000-000000000001".into())),
+            ),
+            ("MIG-0000000a-0000-0000-0000-000000000001", &all, None),
+        ] {
+            assert_eq!(shown(value, job), expected, "{value} of {job:?}");
+        }
+        let uuid = |end| GpuId::Gpu(format!("GPU-0000000a-0000-0000-0000-00000000000{end}"));
+        let named = [uuid(1), uuid(2)];
+        assert_eq!(shown(&uuid(2).to_string(), &named), Some(uuid(2)));
+        assert_eq!(shown(&uuid(3).to_string(), &named), None);
+        assert_eq!(shown("0", &named), None);
+        let own = Followed::new(std::process::id());
+        assert_eq!(own.gpu(&named[..1]), Some(uuid(1)), "the job has one");
+    }
 
     #[test]
     fn a_process_is_seen_until_it_is_gone() {

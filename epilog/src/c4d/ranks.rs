@@ -7,11 +7,14 @@ use std::time::Instant;
 
 use diag::c4d::digest::{Digest, MAX_RANKS, ProcessState, Rank, Telemetry, clean};
 use diag::facts::NodeId;
+use diag::gpu_facts::ids::GpuId;
 
+use crate::c4d::health::gpu_of;
 use crate::c4d::orders::{Orders, Pen, Wish};
 use crate::c4d::process::Followed;
 use crate::c4d::rings::{Look, Ring};
 use crate::c4d::socket::Arrival;
+use crate::health::GpuNow;
 
 /// All that came, at most [`MAX_RANKS`].
 #[derive(Debug)]
@@ -22,12 +25,18 @@ pub struct Ranks {
     /// Communicators whose ranks are to tell of the network's steps.
     steps: BTreeSet<u64>,
     trouble: bool,
+    ending: bool,
+    /// The job's GPUs on this node, and how they are.
+    gpus: Vec<GpuId>,
+    loads: Vec<GpuNow>,
 }
 
 #[derive(Debug)]
 struct Known {
     process: Followed,
     task: Option<u32>,
+    /// The GPU that its environment leaves it.
+    gpu: Option<GpuId>,
     ring: Result<Ring<File>, String>,
     gone: bool,
     orders: Orders,
@@ -35,10 +44,29 @@ struct Known {
 }
 
 impl Ranks {
-    /// Of this node's part of a job.
+    /// Of this node's part of a job, with these GPUs.
     #[must_use]
-    pub fn new(me: NodeId) -> Self {
-        Self { node: me, known: Vec::new(), next: 0, steps: BTreeSet::new(), trouble: false }
+    pub fn new(me: NodeId, gpus: &[GpuId]) -> Self {
+        Self {
+            node: me,
+            known: Vec::new(),
+            next: 0,
+            steps: BTreeSet::new(),
+            trouble: false,
+            ending: false,
+            gpus: gpus.to_vec(),
+            loads: Vec::new(),
+        }
+    }
+
+    /// How the job's GPUs are now.
+    pub fn loads(&mut self, loads: Vec<GpuNow>) {
+        self.loads = loads;
+    }
+
+    /// The job is being ended on this node: from now on nothing that stops is a fault.
+    pub fn expects_end(&mut self, ends: bool) {
+        self.ending |= ends;
     }
 
     /// Lets a rank in. A process that comes again has a new ring; where there is no room, one that has ended goes. False:
@@ -51,13 +79,13 @@ impl Ranks {
             self.known.remove(ended);
         }
         let process = Followed::new(pid);
-        let task = process.task();
+        let (task, gpu) = (process.task(), process.gpu(&self.gpus));
         let ring = match ring {
             Some(file) => Ring::open(file).map_err(|error| clean(&error.to_string())),
             None => Err(clean(hello.status.why())),
         };
         let (orders, pen) = (Orders::default(), Pen::default());
-        self.known.push(Known { process, task, ring, gone: false, orders, pen });
+        self.known.push(Known { process, task, gpu, ring, gone: false, orders, pen });
         true
     }
 
@@ -74,15 +102,16 @@ impl Ranks {
     /// This second's digest. Writes the ranks' orders.
     pub fn look(&mut self, now: Instant) -> Digest {
         let (steps, trouble) = (&self.steps, self.trouble);
-        let ranks = self.known.iter_mut().map(|known| known.look(steps, trouble, now)).collect();
-        let digest = Digest { node: self.node, number: self.next, ending: false, ranks };
+        let loads = &self.loads;
+        let ranks = self.known.iter_mut().map(|known| known.look(steps, trouble, loads, now)).collect();
+        let digest = Digest { node: self.node, number: self.next, ending: self.ending, ranks };
         self.next += 1;
         digest
     }
 }
 
 impl Known {
-    fn look(&mut self, steps: &BTreeSet<u64>, trouble: bool, now: Instant) -> Rank {
+    fn look(&mut self, steps: &BTreeSet<u64>, trouble: bool, loads: &[GpuNow], now: Instant) -> Rank {
         let process = self.process.look();
         self.gone = process.state == ProcessState::Gone;
         let look = match &mut self.ring {
@@ -98,8 +127,9 @@ impl Known {
                 self.pen.write(ring.file(), order);
             }
         }
-        let rank =
-            Rank { pid: self.process.pid(), task: self.task, gpu: None, process, telemetry, kernels, comms };
+        let pid = self.process.pid();
+        let gpu = gpu_of(pid, self.gpu.as_ref(), loads);
+        let rank = Rank { pid, task: self.task, gpu, process, telemetry, kernels, comms };
         // One rank that contradicts itself must not silence the others of its node.
         let alone = Digest { node: 0, number: 0, ending: false, ranks: vec![rank.clone()] };
         let Err(mistakes) = alone.check() else { return rank };
@@ -181,7 +211,7 @@ mod tests {
     fn a_rank_that_does_not_come_is_named_and_cleared_when_it_comes() {
         let programs = [0, 1].map(Program::start);
         let begun = Instant::now();
-        let mut ranks = Ranks::new(0);
+        let mut ranks = Ranks::new(0, &[]);
         let mut judge = Judge::new(&["n1".into()], Settings::default(), begun);
         assert!(programs.iter().all(|program| ranks.admit(program.arrival())));
         let at = |second: u64| begun + Duration::from_secs(second);
@@ -213,7 +243,7 @@ mod tests {
     #[test]
     fn a_process_has_one_place_and_a_full_table_takes_no_more() {
         let programs = [Program::start(0)];
-        let mut ranks = Ranks::new(1);
+        let mut ranks = Ranks::new(1, &[]);
         assert!(ranks.admit(programs[0].arrival()) && ranks.admit(programs[0].arrival()));
         let digest = ranks.look(Instant::now());
         assert_eq!((digest.node, digest.number, digest.ranks.len()), (1, 0, 1));

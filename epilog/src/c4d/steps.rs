@@ -22,6 +22,9 @@ pub const NO_STEP_BETWEEN: Duration = Duration::from_secs(3600);
 /// Most files that are looked at: those of the steps and jobs on one node.
 const MOST_FILES: usize = 20_000;
 
+/// Slurm's number of the extern step.
+const EXTERN: &str = "4294967292";
+
 /// Where the kernel lists bound sockets.
 const BOUND: &str = "/proc/net/unix";
 
@@ -33,6 +36,9 @@ pub struct Watchdog {
     lasting: bool,
     seen: bool,
     last: Instant,
+    /// Whether the step that is there for all of the job's life was seen, and is no more.
+    extern_seen: bool,
+    ends: bool,
 }
 
 impl Watchdog {
@@ -40,7 +46,15 @@ impl Watchdog {
     #[must_use]
     pub fn new(steps: &Steps, node: &str, job_id: u32, now: Instant) -> Self {
         let Steps { folder, lasting } = steps.clone();
-        Self { folder, prefix: format!("{node}_{job_id}."), lasting, seen: false, last: now }
+        Self {
+            folder,
+            prefix: format!("{node}_{job_id}."),
+            lasting,
+            seen: false,
+            last: now,
+            extern_seen: false,
+            ends: false,
+        }
     }
 
     /// Looks once; why the job is taken for gone, if it is.
@@ -62,29 +76,38 @@ impl Watchdog {
             .then(|| format!("no step of the job was on this node for {} s", silent.as_secs()))
     }
 
+    /// Whether the job is being ended on this node: the step that lasts as long as the job is gone, before the others whose
+    /// processes may take their time to end.
+    #[must_use]
+    pub fn ends(&self) -> bool {
+        self.ends
+    }
+
     /// Whether a step was ever seen.
     #[must_use]
     pub fn has_seen(&self) -> bool {
         self.seen
     }
 
-    fn is_here(&self) -> std::io::Result<bool> {
-        let mut bound = None;
+    fn is_here(&mut self) -> std::io::Result<bool> {
+        let (mut bound, mut any, mut lasts) = (None, false, false);
         for entry in std::fs::read_dir(&self.folder)?.take(MOST_FILES) {
             let entry = entry?;
-            if !entry.file_name().to_str().is_some_and(|name| is_step(name, &self.prefix)) {
-                continue;
-            }
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|name| is_step(name, &self.prefix)) else { continue };
             let bound = match &bound {
                 Some(bound) => bound,
                 // Anybody may bind a name that is no text.
                 None => bound.insert(String::from_utf8_lossy(&std::fs::read(BOUND)?).into_owned()),
             };
             if is_bound(bound, &entry.path().to_string_lossy()) {
-                return Ok(true);
+                any = true;
+                lasts |= name.strip_prefix(&self.prefix) == Some(EXTERN);
             }
         }
-        Ok(false)
+        self.extern_seen |= lasts;
+        self.ends |= self.extern_seen && !lasts;
+        Ok(any)
     }
 }
 
@@ -123,6 +146,24 @@ mod tests {
         for path in ["/n1_7.0", "/s/n1_7.", "/s/n1_8.0", "/s/n1_7.01"] {
             assert!(!is_bound(list, path), "{path}");
         }
+    }
+
+    #[test]
+    fn a_job_ends_when_the_step_that_lasts_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let steps = Steps { folder: folder.path().to_owned(), lasting: true };
+        let begun = Instant::now();
+        let mut dog = Watchdog::new(&steps, "n1", 7, begun);
+        let bind = |name: &str| UnixListener::bind(folder.path().join(name)).unwrap();
+        let step = bind("n1_7.0");
+        assert_eq!((dog.look(begun), dog.ends()), (None, false));
+        let lasting = bind("n1_7.4294967292");
+        assert_eq!((dog.look(begun), dog.ends()), (None, false));
+        drop(step);
+        assert_eq!((dog.look(begun), dog.ends()), (None, false), "steps come and go");
+        let _step = bind("n1_7.1");
+        drop(lasting);
+        assert_eq!((dog.look(begun), dog.ends()), (None, true));
     }
 
     #[test]

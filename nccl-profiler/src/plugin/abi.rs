@@ -189,8 +189,6 @@ unsafe fn collective<const API: u32>(descriptor: *const c_void) -> Described {
             bytes: (one.count as u64).saturating_mul(element_bytes(one.datatype)),
             // In v3 it is the most that there can be: nobody can wait for so many.
             channels: if API == 3 { 0 } else { one.channels },
-            algorithm: text::start(one.algorithm),
-            protocol: text::start(one.protocol),
         }
     }
 }
@@ -216,8 +214,6 @@ unsafe fn peer<const API: u32>(descriptor: *const c_void) -> Described {
             peer: (*common).peer,
             bytes: ((*common).count as u64).saturating_mul(element_bytes((*common).datatype)),
             channels: if API == 3 { 0 } else { (*common).channels },
-            algorithm: [0; 4],
-            protocol: [0; 4],
         }
     }
 }

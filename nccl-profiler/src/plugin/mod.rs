@@ -46,8 +46,6 @@ struct Described {
     bytes: u64,
     /// 0 if not known.
     channels: u8,
-    algorithm: [u8; 4],
-    protocol: [u8; 4],
 }
 
 /// The context's communicator; counted if there is none.
@@ -94,15 +92,15 @@ fn op_began(ring: Ring, context: *const c_void, what: &Described) -> *mut c_void
         channels: what.channels,
         kernels: mask & event::KERNEL_CH != 0,
     };
+    if !what.function.is_collective() {
+        let (bytes, channels) = (what.bytes, what.channels);
+        ring.record(&Record::Enqueued { op: new.op(), time_ns: now_ns, bytes, channels });
+    }
+    // Nothing more is told of it.
+    if mask & (event::KERNEL_CH | event::PROXY_OP) == 0 {
+        return nothing;
+    }
     let begun = ops::begin(ring, &new, now_ns);
-    ring.record(&Record::Enqueued {
-        op: new.op(),
-        time_ns: now_ns,
-        bytes: what.bytes,
-        channels: what.channels,
-        algorithm: what.algorithm,
-        protocol: what.protocol,
-    });
     begun.map_or(nothing, |op| op.handle().to_pointer(salt()))
 }
 

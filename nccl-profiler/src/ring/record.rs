@@ -71,7 +71,8 @@ pub enum Record {
         /// When.
         time_ns: u64,
     },
-    /// The process handed an operation to NCCL.
+    /// The process handed a send or receive to NCCL. That of a collective stands in the communicator's progress only: most jobs
+    /// make little else, and the fewer words two threads write, the less a call costs.
     Enqueued {
         /// Which.
         op: Op,
@@ -81,10 +82,6 @@ pub enum Record {
         bytes: u64,
         /// Channels that its kernel uses.
         channels: u8,
-        /// First letters of the algorithm and the protocol, as bytes of their names: `RING`, `LL128`.
-        algorithm: [u8; 4],
-        /// See `algorithm`.
-        protocol: [u8; 4],
     },
     /// The first channel's kernel of a send or receive began. That of a collective stands in the communicator's progress only.
     Started {
@@ -159,10 +156,9 @@ impl Record {
                 0,
                 0,
             ],
-            Self::Enqueued { op, time_ns, bytes, channels, algorithm, protocol } => {
-                let names = joined(u32::from_le_bytes(algorithm), u32::from_le_bytes(protocol));
+            Self::Enqueued { op, time_ns, bytes, channels } => {
                 let [head, sequence] = op_words(ENQUEUED, op, 0);
-                [0, head, time_ns, sequence, bytes, names, channels as u64, 0]
+                [0, head, time_ns, sequence, bytes, 0, channels as u64, 0]
             }
             Self::Started { op, time_ns, bytes, gpu_start_ns } => {
                 let [head, sequence] = op_words(STARTED, op, 0);
@@ -197,17 +193,7 @@ impl Record {
         Some(match head as u8 {
             COMM_INIT => Self::CommInit { communicator, generation, id: fourth, time_ns },
             COMM_END => Self::CommEnd { communicator, generation, id: fourth, time_ns },
-            ENQUEUED => {
-                let (algorithm, protocol) = halves(fifth);
-                Self::Enqueued {
-                    op,
-                    time_ns,
-                    bytes: fourth,
-                    channels: sixth as u8,
-                    algorithm: algorithm.to_le_bytes(),
-                    protocol: protocol.to_le_bytes(),
-                }
-            }
+            ENQUEUED => Self::Enqueued { op, time_ns, bytes: fourth, channels: sixth as u8 },
             STARTED => Self::Started { op, time_ns, bytes: fourth, gpu_start_ns: fifth },
             DONE => {
                 let (wait_us, run_us) = halves(seventh);
@@ -285,14 +271,7 @@ mod tests {
         for record in [
             Record::CommInit { communicator: 3, generation: 9, id: u64::MAX, time_ns: 1 },
             Record::CommEnd { communicator: 4, generation: 8, id: 5, time_ns: 2 },
-            Record::Enqueued {
-                op: op(),
-                time_ns: 3,
-                bytes: 1 << 40,
-                channels: 255,
-                algorithm: *b"RING",
-                protocol: *b"LL12",
-            },
+            Record::Enqueued { op: op(), time_ns: 3, bytes: 1 << 40, channels: 255 },
             Record::Started { op: op(), time_ns: 4, bytes: 7, gpu_start_ns: u64::MAX },
             Record::Done {
                 op: op(),

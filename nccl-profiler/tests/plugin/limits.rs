@@ -81,8 +81,7 @@ fn many_ops() {
 fn operations_beyond_the_table_are_counted_and_still_enqueued() {
     let mut ring = Rank::play("many_ops");
     let records = ring.records();
-    let enqueued = records.iter().filter(|record| matches!(record, Record::Enqueued { .. })).count() as u64;
-    assert_eq!(enqueued, OPS + 101);
+    assert!(!records.iter().any(|record| matches!(record, Record::Enqueued { .. })));
     assert_eq!(done(&records), (0..OPS).chain([9000]).collect::<Vec<_>>());
     ring.counts(&[(Counter::OpsFull, 100)]);
     let progress = *ring.communicator().progress(Function::AllReduce);
@@ -139,7 +138,7 @@ fn transfers_beyond_the_table_are_counted() {
 fn laps() {
     let nccl = load(5);
     let context = nccl.init(COMM);
-    for sequence in 0..CAPACITY {
+    for sequence in 0..=CAPACITY {
         nccl.run(context, Coll { sequence, ..ALL_REDUCE });
     }
 }
@@ -148,13 +147,13 @@ fn laps() {
 #[test]
 fn a_slow_reader_knows_what_it_lost() {
     let mut ring = Rank::play("laps");
-    let total = CAPACITY * 2 + 1;
+    let total = CAPACITY + 2;
     let (entries, polled) = ring.poll();
     assert_eq!(ring.reader.header().unwrap().written, total);
     assert_eq!((polled.read, polled.lost, polled.odd), (CAPACITY, total - CAPACITY, 0));
     let indices: Vec<u64> = entries.iter().map(|entry| entry.index).collect();
     assert_eq!(indices, (total - CAPACITY..total).collect::<Vec<_>>());
-    assert_eq!(ring.communicator().progress(Function::AllReduce).finished, CAPACITY);
+    assert_eq!(ring.communicator().progress(Function::AllReduce).finished, CAPACITY + 1);
 }
 
 const THREADS: u64 = 8;
@@ -216,7 +215,7 @@ fn many_threads_lose_nothing_that_is_not_counted() {
         }
     });
     let header = ring.reader.header().unwrap();
-    assert_eq!(header.written, 1 + THREADS + THREADS * EACH * 2 * 2);
+    assert_eq!(header.written, 1 + THREADS + THREADS * EACH * 2);
     assert_eq!(read + lost, header.written);
     assert!(dones > 0);
     ring.counts(&[(Counter::RecordBusy, ring.count(Counter::RecordBusy))]);

@@ -185,12 +185,21 @@ fn play(name: &str) -> (crate::agent::Ring, Vec<Record>, Expected) {
                 let key = (u64::from(op.communicator), op.function.name().to_owned(), op.sequence);
                 assert!(seen.insert(key, (*bytes, None)).is_none(), "{name}: twice");
             }
-            Record::Done { op, gpu_start_ns, gpu_stop_ns, .. } => {
+            Record::Done { op, bytes: whole, gpu_start_ns, gpu_stop_ns, .. } => {
                 let key = (u64::from(op.communicator), op.function.name().to_owned(), op.sequence);
-                seen.get_mut(&key).unwrap().1 = Some(gpu_stop_ns - gpu_start_ns);
+                let of_op = seen.entry(key).or_insert((*whole, None));
+                assert!(of_op.1.replace(gpu_stop_ns - gpu_start_ns).is_none(), "{name}: twice");
             }
             _ => {}
         }
+    }
+    // Of a collective that did not end the progress tells.
+    for ((slot, function, sequence), of_op) in wanted.iter().filter(|(_, (_, gpu_ns))| gpu_ns.is_none()) {
+        let communicators = ring.communicators();
+        let function = Function::ALL.into_iter().find(|one| one.name() == function).unwrap();
+        let progress = communicators[*slot as usize].progress(function);
+        assert_eq!((progress.enqueued, progress.bytes), (sequence + 1, of_op.0), "{name}");
+        seen.insert((*slot, function.name().to_owned(), *sequence), *of_op);
     }
     assert_eq!(seen, wanted, "{name}");
     assert!(!wanted.is_empty());

@@ -110,6 +110,7 @@ fn order(folder: &Path, fail_action: FailAction, met: bool) -> Order {
         nodes: vec!["n1".into(), "n2".into()],
         me: 0,
         folder: folder.to_owned(),
+        gpus: Vec::new(),
         slurm_conf: None,
         steps: Steps { folder: folder.to_owned(), lasting: true },
         telemetry: Reach::Socket("x".into()),

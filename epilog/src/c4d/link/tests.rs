@@ -24,6 +24,7 @@ fn order(job_id: u32, me: NodeId, joined: &[NodeId]) -> Order {
         folder: "/run".into(),
         slurm_conf: None,
         steps: Steps { folder: "/var/spool".into(), lasting: true },
+        gpus: Vec::new(),
         telemetry: Telemetry::Socket("aimaster-c4d/n/1/0".into()),
         fail_action: FailAction::Retain,
         policy: String::new(),

@@ -88,7 +88,7 @@ fn op(function: Function, sequence: u64, peer: i32) -> Op {
 }
 
 fn enqueued(op: Op) -> Record {
-    Record::Enqueued { op, time_ns: 1, bytes: 1000, channels: 1, algorithm: [0; 4], protocol: [0; 4] }
+    Record::Enqueued { op, time_ns: 1, bytes: 1000, channels: 1 }
 }
 
 fn started(op: Op) -> Record {
