@@ -123,8 +123,8 @@ impl Life {
         };
         let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, now);
         let ranks = Ranks::new(order.me, &order.gpus);
-        let acts = Acts::new(&order, &policy, &events);
         let health = Health::start(&order, &policy, hired);
+        let acts = Acts::new(&order, &policy, &events);
         let mut watch = Watch {
             folder,
             events,

@@ -109,6 +109,7 @@ fn order(folder: &Path, fail_action: FailAction, met: bool) -> Order {
         gid: None,
         nodes: vec!["n1".into(), "n2".into()],
         me: 0,
+        gpus: Vec::new(),
         folder: folder.to_owned(),
         gpus: Vec::new(),
         slurm_conf: None,
