@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod files;
+mod follow;
 mod report;
 
 use std::path::PathBuf;
@@ -23,9 +25,10 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Shows the report of a job: what was measured, what was found, what was done.
+    /// Shows the report of a job: what was measured and found before it started and while it ran, what was done.
     ///
-    /// Exit code: 0 pass, 1 fault, 2 wrong use or no report, 3 SUSPECT, ENVIRONMENT, ERROR or skipped.
+    /// Exit code: 0 pass, 1 fault, 2 wrong use or no report, 3 SUSPECT, ENVIRONMENT, ERROR or skipped. A runtime check that
+    /// could not see anything does not count beside checks before the start that passed.
     Report(report::Arguments),
     /// Checks the policy and shows what holds, every default filled in.
     Config,

@@ -1,123 +1,131 @@
-//! `aimaster report JOBID`: a report as text or JSON.
+//! `aimaster report JOBID`: what was found before and during a job, as text or JSON.
 
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
-use diag::report::Report;
+use anyhow::Result;
+use diag::report::{Report, printable};
+use diag::runtime_report::{RuntimeReport, joint_outcome};
 use diag::verdict::Outcome;
-use rustix::fs::OFlags;
+use serde::Serialize;
 
-use crate::config;
+use crate::files::{self, Found};
+use crate::{config, follow};
 
 /// Which report, and how.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// The job's id.
-    job_id: u32,
+    pub job_id: u32,
     /// Which of the job's checks: 1 for its first start, 2 after its first restart; the last one by default.
     #[arg(long)]
-    check: Option<u32>,
+    pub check: Option<u32>,
     /// The cluster, where several keep their reports in one place.
     #[arg(long)]
-    cluster: Option<String>,
-    /// The report as JSON.
+    pub cluster: Option<String>,
+    /// The report as JSON; what the runtime check found stands under `runtime`, one entry a node.
     #[arg(long)]
-    json: bool,
+    pub json: bool,
+    /// On the job's first node, as root: shows what the runtime check finds while the job runs, then the report.
+    #[arg(long, conflicts_with_all = ["json", "check"])]
+    pub follow: bool,
     /// Folder of reports, in place of the policy's.
     #[arg(long)]
-    report_dir: Option<PathBuf>,
+    pub report_dir: Option<PathBuf>,
 }
-
-/// Longest report that is read: some thousand nodes of 8 GPUs.
-const MOST_BYTES: u64 = 256 << 20;
 
 /// Shows it. The exit code is the outcome: 0 pass, 1 fault, 3 undecided, error or skipped.
 ///
 /// # Errors
 /// If there is no such report or it can't be read.
 pub fn show(arguments: &Arguments, policy: &Path) -> Result<ExitCode> {
-    let folder = match &arguments.report_dir {
-        Some(folder) => folder.clone(),
-        None => config::read(policy)?.paths.report_dir,
-    };
-    let path = find(&folder, arguments)?;
-    let text = read(&path).with_context(|| {
-        format!("can't read {}; a report is readable by its owner and the job's group", path.display())
-    })?;
-    let report: Report =
-        serde_json::from_str(&text).with_context(|| format!("{} is no report", path.display()))?;
-    let shown = if arguments.json { text } else { report.text() };
-    // A reader that went away, such as `head`, is no error.
-    _ = std::io::stdout().write_all(shown.as_bytes());
-    Ok(ExitCode::from(match report.outcome {
-        Outcome::Pass => 0,
-        Outcome::Fail => 1,
-        Outcome::Skip | Outcome::Error | Outcome::Suspect | Outcome::Environment => 3,
-    }))
+    let policy = config::read(policy)?;
+    let folder = arguments.report_dir.clone().unwrap_or_else(|| policy.paths.report_dir.clone());
+    if arguments.follow {
+        return follow::follow(arguments, &policy, &folder);
+    }
+    last(&folder, arguments)
 }
 
-/// The text of a report, which may stand where others write: a plain file and no link, and no more of it than a report
-/// can have.
-fn read(path: &Path) -> Result<String> {
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        bail!("it is no plain file");
+/// The report as it is now.
+///
+/// # Errors
+/// As [`show`].
+pub fn last(folder: &Path, arguments: &Arguments) -> Result<ExitCode> {
+    let found = files::read(&files::find(folder, arguments)?)?;
+    for trouble in &found.troubles {
+        eprintln!("aimaster: {}", printable(trouble));
     }
-    let mut text = String::new();
-    if file.take(MOST_BYTES + 1).read_to_string(&mut text)? as u64 > MOST_BYTES {
-        bail!("it is longer than {} MiB", MOST_BYTES >> 20);
-    }
+    let shown = if arguments.json { json(&found)? } else { text(&found) };
+    // A reader that went away, such as `head`, is no error.
+    _ = std::io::stdout().write_all(shown.as_bytes());
+    Ok(ExitCode::from(code(&found)))
+}
+
+fn text(found: &Found) -> String {
+    let mut text = match (&found.report, found.runtime.first()) {
+        (Some((report, _)), _) => report.text(),
+        (None, Some(first)) => format!(
+            "job {} on {} (check {}): no checks before its start\n",
+            first.job_id,
+            printable(&first.cluster),
+            first.check_number
+        ),
+        (None, None) => String::new(),
+    };
+    text.extend(found.runtime.iter().map(RuntimeReport::text));
+    text
+}
+
+/// The report with what the agents said.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    runtime: &'a [RuntimeReport],
+}
+
+/// The same where nothing was checked before the start.
+#[derive(Serialize)]
+struct RuntimeOnly<'a> {
+    schema: u32,
+    job_id: u32,
+    cluster: &'a str,
+    check_number: u32,
+    runtime: &'a [RuntimeReport],
+}
+
+fn json(found: &Found) -> Result<String> {
+    let runtime = &found.runtime;
+    let mut text = match (&found.report, runtime.first()) {
+        (Some((_, text)), None) => return Ok(text.clone()),
+        (Some((report, _)), Some(_)) => serde_json::to_string_pretty(&Whole { report, runtime })?,
+        (None, Some(first)) => serde_json::to_string_pretty(&RuntimeOnly {
+            schema: first.schema,
+            job_id: first.job_id,
+            cluster: &first.cluster,
+            check_number: first.check_number,
+            runtime,
+        })?,
+        (None, None) => String::new(),
+    };
+    text.push('\n');
     Ok(text)
 }
 
-/// The report's file: of the wanted check, else of the last one; of the only cluster that has it.
-fn find(folder: &Path, arguments: &Arguments) -> Result<PathBuf> {
-    let job = arguments.job_id.to_string();
-    if !folder.is_dir() {
-        bail!(
-            "no report of job {job} here: {} does not exist on this machine; look on the job's first node, or let \
-             paths.report_dir of the policy be on shared storage",
-            folder.display()
-        );
-    }
-    let clusters = match &arguments.cluster {
-        Some(cluster) => vec![cluster.clone()],
-        None => names(folder)?,
-    };
-    let found: Vec<PathBuf> =
-        clusters.iter().map(|cluster| folder.join(cluster).join(&job)).filter(|path| path.is_dir()).collect();
-    let job_folder = match found.as_slice() {
-        [one] => one,
-        [] => bail!(
-            "no report of job {job} under {}{}; it is on the job's first node unless that folder is shared",
-            folder.display(),
-            arguments.cluster.as_ref().map_or_else(String::new, |cluster| format!(" for cluster {cluster}"))
-        ),
-        several => {
-            let several: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
-            bail!("several clusters have a job {job} ({}): name one with --cluster", several.join(", "))
-        }
-    };
-    let checks: Vec<u32> = names(job_folder)?.iter().filter_map(|name| name.parse().ok()).collect();
-    let check = match arguments.check {
-        Some(check) if !checks.contains(&check) => {
-            let known: Vec<String> = checks.iter().map(ToString::to_string).collect();
-            bail!("job {job} has no check {check}; it has {}", known.join(", "))
-        }
-        Some(check) => check,
-        None => *checks.iter().max().with_context(|| format!("{} holds no report", job_folder.display()))?,
-    };
-    Ok(job_folder.join(check.to_string()).join("report.json"))
+/// A fault is one wherever it shows; what the runtime check could not see does not undo what passed before the start.
+fn code(found: &Found) -> u8 {
+    let before = found.report.as_ref().map(|(report, _)| report.outcome);
+    let during = joint_outcome(&found.runtime).filter(|one| before.is_none() || *one != Outcome::Skip);
+    let codes = before.into_iter().chain(during).map(|outcome| match outcome {
+        Outcome::Pass => 0,
+        Outcome::Fail => 1,
+        Outcome::Skip | Outcome::Error | Outcome::Suspect | Outcome::Environment => 3,
+    });
+    let codes: Vec<u8> = codes.collect();
+    if codes.contains(&1) { 1 } else { codes.into_iter().max().unwrap_or(3) }
 }
 
-fn names(folder: &Path) -> Result<Vec<String>> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
-    let mut names: Vec<String> =
-        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    names.sort();
-    Ok(names)
-}
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,5 @@
 //! Everything that talks to the other nodes of a job or to Slurm: the meeting of the prologs, the session that
-//! follows it, and `scontrol`.
+//! follows it, and `scontrol`; and where reports are written, which may be shared storage.
 //!
 //! Nothing here measures, judges or decides: measurements pass through as opaque answers, and actions are
 //! carried out as they were decided, unless a look at Slurm shows that they no longer apply.
@@ -19,6 +19,8 @@ mod message;
 pub mod munge;
 pub mod order;
 pub mod rendezvous;
+pub mod report_file;
+pub mod report_writer;
 mod second_hand;
 pub mod session;
 pub mod slurm;

@@ -104,6 +104,28 @@ async fn a_node_that_is_taken_is_left_alone() {
     }
 }
 
+// A fault that ended the job is a fault of its nodes all the same, as long as they are the job's.
+#[tokio::test]
+async fn a_job_that_is_ending_is_left_alone_and_its_nodes_are_not() {
+    let steps = [
+        drain("n2"),
+        Step::Requeue { exclude: vec!["n2".into()], nice: None },
+        Step::AdminComment { part: "aimaster{n=1 requeues=0}".into() },
+    ];
+    let fake = answering("cat $D/job", "cat $D/node");
+    for (ending, restarts, done) in
+        [(true, 0, [true, false, true]), (false, 0, [false; 3]), (true, 1, [false; 3])]
+    {
+        fake.put("job", &record("JobId=5 JobName=x", "COMPLETING", restarts, "n[1-2]", ""));
+        let this_run = ThisRun { ending, ..run(5) };
+        let applied =
+            apply(&fake.scontrol(), &this_run, &steps, Instant::now() + Duration::from_secs(4)).await;
+        let results: Vec<bool> = applied.outcomes.iter().map(|one| one.result.is_ok()).collect();
+        assert_eq!(results, done, "{applied:#?}");
+    }
+    assert!(fake.calls().iter().all(|call| !call.starts_with("requeue")), "{:?}", fake.calls());
+}
+
 // A34, D05: one call for each node that fails, none for those that don't, and none at all where nothing is done.
 #[tokio::test]
 async fn a_job_of_a_thousand_nodes_costs_as_many_calls_as_it_has_bad_nodes() {
@@ -112,7 +134,7 @@ async fn a_job_of_a_thousand_nodes_costs_as_many_calls_as_it_has_bad_nodes() {
     let fake = answering("cat $D/job", show);
     fake.put("job", &record("JobId=5 JobName=x", "RUNNING", 0, "n[1-1000]", ""));
     let all: Vec<String> = (1..=1000).map(|node| format!("n{node}")).collect();
-    let this_run = ThisRun { job_id: 5, restart: 0, nodes: all };
+    let this_run = ThisRun { job_id: 5, restart: 0, nodes: all, ending: false };
     let nothing = apply(&fake.scontrol(), &this_run, &[], soon()).await;
     assert_eq!((nothing.calls, fake.calls().len()), (0, 0));
 

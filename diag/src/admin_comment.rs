@@ -58,6 +58,48 @@ pub fn new_part(check_number: u32, outcome: Outcome, requeues: u32, drained: &[&
     part
 }
 
+/// Begins what the runtime check says in our part; it is the last there.
+const RUNTIME: &str = "c4d=";
+
+/// Our part for what the runtime check found, in place of what it said before; what the checks before the start said
+/// stays. `line`: words that begin with `c4d=` each, or nothing where nothing holds any more.
+#[must_use]
+pub fn runtime_part(
+    comment: &str,
+    check_number: u32,
+    requeued: bool,
+    drained: &[&str],
+    line: &str,
+) -> String {
+    let old = part(comment).and_then(|part| part.strip_prefix(OPEN)?.strip_suffix('}')).unwrap_or_default();
+    let number = format!("n={check_number}");
+    let mut words: Vec<&str> = old.split(' ').filter(|word| !word.is_empty()).collect();
+    words.truncate(words.iter().position(|word| word.starts_with(RUNTIME)).unwrap_or(words.len()));
+    // Of another run of the job the outcome and the nodes are not this one's.
+    if !words.contains(&number.as_str()) {
+        words.clear();
+    }
+    let requeues = format!("requeues={}", requeues(comment) + u32::from(requeued));
+    let mut nodes: Vec<&str> = words
+        .iter()
+        .find_map(|word| word.strip_prefix("drained="))
+        .map(|list| list.split(',').collect())
+        .unwrap_or_default();
+    nodes.extend(drained.iter().filter(|node| !nodes.contains(node)).copied().collect::<Vec<_>>());
+    let ours = |word: &&str| ["n=", "requeues=", "drained="].iter().any(|key| word.starts_with(key));
+    words.retain(|word| !ours(word));
+    words.insert(0, &number);
+    words.push(&requeues);
+    let nodes = format!("drained={}", nodes.join(","));
+    if nodes.len() > "drained=".len() {
+        words.push(&nodes);
+    }
+    if !line.is_empty() {
+        words.push(line);
+    }
+    format!("{OPEN}{}}}", words.join(" "))
+}
+
 /// How often we requeued the job; 0 where our part is missing or broken.
 #[must_use]
 pub fn requeues(comment: &str) -> u32 {
@@ -82,6 +124,22 @@ mod tests {
         for broken in ["", "aimaster{", "aimaster{}", "aimaster{requeues=x}", "}aimaster{requeues=-1}"] {
             assert_eq!(requeues(broken), 0, "{broken}");
         }
+    }
+
+    #[test]
+    fn the_runtime_check_says_its_own_beside_what_was_said_before() {
+        let line = "c4d=straggler:n3/gpu1 c4d=deadlock:run +2";
+        let first = runtime_part("", 1, false, &[], line);
+        assert_eq!(first, format!("aimaster{{n=1 requeues=0 {line}}}"));
+        assert_eq!(runtime_part(&first, 1, false, &[], ""), "aimaster{n=1 requeues=0}");
+        let before = "paid aimaster{n=1 outcome=SUSPECT requeues=1 drained=n4} by x";
+        let second = runtime_part(before, 1, true, &["n3", "n4"], line);
+        assert_eq!(second, format!("aimaster{{n=1 outcome=SUSPECT requeues=2 drained=n4,n3 {line}}}"));
+        assert_eq!(with_part(before, &second), format!("paid {second} by x"));
+        assert_eq!(runtime_part(&second, 1, false, &[], "c4d=x:n1"), second.replace(line, "c4d=x:n1"));
+        // The run after a requeue: our requeues are still counted.
+        assert_eq!(runtime_part(&second, 2, false, &[], line), format!("aimaster{{n=2 requeues=2 {line}}}"));
+        assert!(is_part(&second) && requeues(&second) == 2);
     }
 
     #[test]
@@ -110,6 +168,13 @@ mod tests {
             prop_assume!(!before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '-'));
             let old = format!("{before}aimaster{{1}}{after}");
             prop_assert_eq!(with_part(&old, "aimaster{2}"), format!("{before}aimaster{{2}}{after}"));
+        }
+
+        #[test]
+        fn any_comment_takes_the_runtime_check_s_words(comment in ".{0,200}") {
+            let comment: String = comment.chars().filter(|c| !c.is_control()).collect();
+            let part = runtime_part(&comment, 3, true, &["n1"], "c4d=straggler:n1");
+            prop_assert!(requeues(&part) == requeues(&comment) + 1 || requeues(&comment) == u32::MAX);
         }
 
         #[test]

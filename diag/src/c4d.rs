@@ -15,7 +15,7 @@ mod gaps;
 mod hang;
 mod intake;
 mod link;
-mod matrix;
+pub mod matrix;
 mod meeting;
 pub mod picture;
 pub mod settings;
@@ -86,6 +86,7 @@ fn times(state: &mut Picture, now_ms: u64, settings: &Settings) -> Vec<Finding> 
     let judged = windows.keys().filter_map(|at| Some(state.comm(*at)?.id)).collect();
     let changes = state.follow(candidates, &Judged::Times(judged), now_ms, settings);
     state.window_since_ms = Some(now_ms);
+    state.keep_delays(now_ms, settings);
     state.matrix.new_window(now_ms);
     for rank in state.ranks.iter_mut().flatten() {
         (rank.received, rank.p2p_us) = (0, 0);

@@ -181,7 +181,7 @@ pub(crate) fn outcome(roster: &Roster, findings: &[Finding], caps: Caps) -> (Out
 }
 
 /// Most nodes that one verdict may drain.
-fn allowed_drains(size: usize, caps: Caps) -> usize {
+pub(crate) fn allowed_drains(size: usize, caps: Caps) -> usize {
     let nodes = u32::try_from(size).unwrap_or(u32::MAX);
     let share = (f64::from(nodes) * caps.max_drain_fraction).ceil().max(1.0);
     // A site that drains nobody still has nodes that break one at a time.

@@ -45,6 +45,12 @@ impl JobView {
         STARTING.contains(&self.state.as_str())
     }
 
+    /// Whether it has ended and its nodes are not free yet.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.state == "COMPLETING"
+    }
+
     /// Why the job is no longer the run that had been restarted `restarts` times, in words; `None`: it still is.
     #[must_use]
     pub fn changed(&self, restarts: u32) -> Option<String> {

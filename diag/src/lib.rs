@@ -29,6 +29,7 @@ pub mod policy;
 pub mod report;
 pub mod request;
 pub mod round;
+pub mod runtime_report;
 pub mod telemetry;
 pub mod verdict;
 mod votes;

@@ -1,6 +1,7 @@
 //! The site's policy, `aimaster.toml`: checked, with every default filled in. How the file is read is in
 //! `policy/`; what a policy means for a job is in [`crate::request::effective`].
 
+mod c4d_keys;
 mod read;
 mod slots;
 mod tree;
@@ -10,13 +11,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
+use crate::c4d::settings::Settings;
 use crate::check::CheckName;
 use crate::facts::Engine;
 use crate::request::FailAction;
 use crate::xid::XidTable;
 
+pub use c4d_keys::MOST_DENIED;
 pub use tree::MAX_POLICY_BYTES;
 
 /// What happens to a job where nothing was decided about its hardware.
@@ -40,7 +43,7 @@ pub enum ControllerLost {
 }
 
 /// Who writes reports, and owns them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReportOwner {
     /// Root.
@@ -62,6 +65,8 @@ pub struct Policy {
     pub actions: Actions,
     /// `[runtime]`: the check while the job runs.
     pub runtime: Runtime,
+    /// `[c4d]`: the thresholds of its rules.
+    pub c4d: Settings,
     /// `[time]`: bounds.
     pub time: Time,
     /// `[network]`: addresses and ports.
@@ -196,6 +201,9 @@ pub struct Runtime {
     pub always: bool,
     /// Whether ranks tell what NCCL does, by a profiler plugin that is put into their environment (default: true).
     pub telemetry: bool,
+    /// NCCL versions whose profiler support is broken, each one or a range such as `2.28.3-2.28.8` (the default): there
+    /// ranks tell nothing.
+    pub nccl_deny: Vec<String>,
     /// What each Xid and SXid of the driver means; the file's rows add to the built-in ones or change them.
     pub xid: XidTable,
 }
@@ -306,7 +314,14 @@ impl Default for Policy {
                 on_environment: None,
                 on_controller_lost: ControllerLost::Start,
             },
-            runtime: Runtime { enabled: true, always: false, telemetry: true, xid: XidTable::default() },
+            runtime: Runtime {
+                enabled: true,
+                always: false,
+                telemetry: true,
+                nccl_deny: vec![c4d_keys::BROKEN.to_owned()],
+                xid: XidTable::default(),
+            },
+            c4d: Settings::default(),
             time: Time { join_s: 60, max_deadline_s: 300, job_poll_s: 3, scontrol_s: 5, torch_start_s: 30 },
             network: Network {
                 port_first: 27_000,

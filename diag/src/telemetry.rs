@@ -19,6 +19,12 @@ pub const PROFILER_VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
 /// Variable by which the profiler plugin finds the agent.
 pub const SOCKET_VARIABLE: &str = "AIMASTER_C4D_SOCKET";
 
+/// Variable by which the profiler plugin finds the NCCL versions with which it tells nothing.
+pub const DENY_VARIABLE: &str = "AIMASTER_C4D_NCCL_DENY";
+
+/// Longest list of them: the plugin takes a longer one for broken, and tells nothing at all.
+pub const MAX_DENY_BYTES: usize = 511;
+
 /// Longest name of an abstract socket in Linux: a path of 108 bytes less the NUL in front.
 pub const MAX_SOCKET_BYTES: usize = 107;
 
@@ -42,13 +48,16 @@ pub struct Telemetry {
     pub socket: String,
     /// Absolute path of the profiler plugin.
     pub profiler: String,
+    /// NCCL versions with which nothing is told, `2.28.3-2.28.8,2.30.1`.
+    #[serde(default)]
+    pub nccl_deny: String,
 }
 
 impl Telemetry {
     /// What a task's environment gets.
     #[must_use]
-    pub fn new(socket: String, profiler: String) -> Self {
-        Self { schema: 1, socket, profiler }
+    pub fn new(socket: String, profiler: String, denied: &[String]) -> Self {
+        Self { schema: 1, socket, profiler, nccl_deny: denied.join(",") }
     }
 
     /// Whether it can be put into an environment as it is.
@@ -58,7 +67,10 @@ impl Telemetry {
             && !self.socket.is_empty()
             && self.socket.len() <= MAX_SOCKET_BYTES
             && self.profiler.starts_with('/')
-            && ![&self.socket, &self.profiler].iter().any(|text| text.contains(char::is_control))
+            && self.nccl_deny.len() <= MAX_DENY_BYTES
+            && ![&self.socket, &self.profiler, &self.nccl_deny]
+                .iter()
+                .any(|text| text.contains(char::is_control))
     }
 }
 
@@ -86,7 +98,7 @@ mod tests {
         for node in ["x".repeat(255), "\u{fc}".repeat(100), String::new()] {
             let name = socket_name(&node, u32::MAX, u128::MAX);
             assert!(name.len() <= MAX_SOCKET_BYTES, "{name}");
-            assert!(Telemetry::new(name, "/x".into()).is_sound());
+            assert!(Telemetry::new(name, "/x".into(), &[]).is_sound());
         }
     }
 
@@ -95,8 +107,14 @@ mod tests {
         for (socket, profiler) in
             [("", "/x"), ("s", "x"), ("s", "/x\n"), ("s\0", "/x"), (&*"s".repeat(108), "/x")]
         {
-            assert!(!Telemetry::new(socket.into(), profiler.into()).is_sound(), "{socket:?} {profiler:?}");
+            let telemetry = Telemetry::new(socket.into(), profiler.into(), &[]);
+            assert!(!telemetry.is_sound(), "{socket:?} {profiler:?}");
         }
+        for denied in ["2.30.1\n".to_owned(), "2.30.1,".repeat(74)] {
+            assert!(!Telemetry::new("s".into(), "/x".into(), &[denied]).is_sound());
+        }
+        let all = vec!["22.28.30-22.28.80".to_owned(); crate::policy::MOST_DENIED];
+        assert!(Telemetry::new("s".into(), "/x".into(), &all).is_sound());
     }
 
     #[test]

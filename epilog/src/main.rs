@@ -4,31 +4,59 @@
 #![forbid(unsafe_code)]
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use cluster::report_writer;
 use epilog::c4d::lock::{self, Stopped};
 use epilog::job::EndedJob;
+use epilog::keep::{self, Kept};
 use epilog::run_folder;
 
-fn main() {
-    if let Err(error) = clean() {
-        eprintln!("aimaster-epilog: {error:#}");
+fn main() -> ExitCode {
+    // Not the epilog, but the process that writes its report.
+    if let Some(done) = report_writer::write_report(std::env::args_os().skip(1)) {
+        return done;
     }
+    if let Err(error) = clean() {
+        say(&format!("{error:#}"));
+    }
+    ExitCode::SUCCESS
+}
+
+fn say(line: &str) {
+    eprintln!("aimaster-epilog: {line}");
 }
 
 fn clean() -> Result<()> {
     let job = EndedJob::from_environment(|name| std::env::var(name).ok())
         .context("nothing was cleaned up: it is not known which job ended")?;
     let root = Path::new(diag::gate::RUN_ROOT);
-    let visited = run_folder::visit(root, &job, |name, folder| match lock::stop(folder) {
-        Ok(Stopped::None | Stopped::Ended) => {}
-        Ok(how) => eprintln!("aimaster-epilog: the agent of {name} did not end by itself: {how:?}"),
-        Err(error) => eprintln!("aimaster-epilog: whether an agent of {name} is left is not known: {error}"),
+    let mut reports: Vec<Kept> = Vec::new();
+    let visited = run_folder::visit(root, &job, |name, folder| {
+        match lock::stop(folder) {
+            Ok(Stopped::None | Stopped::Ended) => {}
+            Ok(how) => say(&format!("the agent of {name} did not end by itself: {how:?}")),
+            Err(error) => say(&format!("whether an agent of {name} is left is not known: {error}")),
+        }
+        match keep::take(folder) {
+            Ok(report) => reports.extend(report),
+            Err(error) => say(&format!("what the agent of {name} said is lost: {error:#}")),
+        }
     });
     if let Err(error) = visited {
-        eprintln!("aimaster-epilog: agents of job {} were not looked for: {error}", job.job);
+        say(&format!("agents of job {} were not looked for: {error}", job.job));
     }
-    run_folder::remove(root, &job)
-        .with_context(|| format!("job {}: a part of its run folder is left", job.job))?;
-    Ok(())
+    let removed = run_folder::remove(root, &job)
+        .with_context(|| format!("job {}: a part of its run folder is left", job.job));
+    for (path, written) in keep::put(&reports)? {
+        if let Err(error) = written {
+            say(&format!(
+                "job {}: the runtime report was not written to {}: {error:#}",
+                job.job,
+                path.display()
+            ));
+        }
+    }
+    removed.map(drop)
 }

@@ -78,7 +78,9 @@ pub async fn start(assignment: &Assignment, watch: Watch, met: Option<Met>) -> R
     let answer = answered.unwrap_or_else(|_| bail!("it was not ready within {READY_WAIT:?}"));
     let told = answer.and_then(|()| match &telemetry {
         Telemetry::Socket(name) => {
-            let environment = telemetry::Telemetry::new(name.clone(), library.to_string_lossy().into_owned());
+            let library = library.to_string_lossy().into_owned();
+            let denied = &assignment.policy.runtime.nccl_deny;
+            let environment = telemetry::Telemetry::new(name.clone(), library, denied);
             folder
                 .write_telemetry(&environment)
                 .context("what ranks need to reach it can't be left for the plugin")

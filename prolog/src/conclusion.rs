@@ -214,7 +214,7 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
     report.errors.extend(assignment.asked.notices.iter().cloned());
     let path = assignment.policy.paths.report_dir.display().to_string();
     let place = format!("on {}: {path}", job.node);
-    let this_run = ThisRun { job_id: job.job_id, restart: job.restart, nodes: job.nodes.clone() };
+    let this_run = ThisRun::starting(job.job_id, job.restart, &job.nodes);
     let interactive = view.as_ref().is_some_and(|view| !view.batch);
     report.drained = decision.drains.iter().map(|drain| drain.node.clone()).collect();
     let steps =

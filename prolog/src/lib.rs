@@ -14,7 +14,6 @@ pub mod meeting;
 pub mod progress;
 pub mod protocol;
 pub mod publish;
-mod report_file;
 pub mod run_folder;
 pub mod suite;
 mod trusted_path;

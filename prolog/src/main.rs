@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use cluster::events::Events;
 use cluster::order::Met;
+use cluster::report_writer;
 use cluster::session::Session;
 use cluster::slurm::environment::JobEnv;
 use cluster::slurm::scontrol::Scontrol;
@@ -25,7 +26,6 @@ use prolog::conclusion::{self, Run};
 use prolog::engine;
 use prolog::meeting;
 use prolog::progress::Progress;
-use prolog::publish;
 use prolog::run_folder::RunFolder;
 use prolog::suite::{self, Bench};
 use prolog::watch::{self, Inquiry, Stop, Stopping};
@@ -49,7 +49,7 @@ const LAST_WORD: Duration = Duration::from_millis(2500);
 const CONCLUSION: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
-    if let Some(done) = publish::write_report(std::env::args_os().skip(1)) {
+    if let Some(done) = report_writer::write_report(std::env::args_os().skip(1)) {
         return done;
     }
     let begun = (Instant::now(), Timestamp::now());

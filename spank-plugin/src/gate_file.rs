@@ -321,7 +321,7 @@ mod tests {
         let found = find(&Wanted { root, owner, cluster: None, node: None, job: 7 }).unwrap();
         assert_eq!(found.telemetry().unwrap(), None);
         let path = root.join("c/n1/7.0").join(telemetry::FILE_NAME);
-        let good = Telemetry::new("aimaster-c4d/n1/7/0".into(), "/x/y.so".into());
+        let good = Telemetry::new("aimaster-c4d/n1/7/0".into(), "/x/y.so".into(), &[]);
         fs::write(&path, serde_json::to_vec(&good).unwrap()).unwrap();
         assert_eq!(found.telemetry().unwrap(), Some(good));
         for content in ["", "{", r#"{"schema":1,"socket":"s","profiler":"relative"}"#] {

@@ -1,8 +1,8 @@
-//! What a task needs so that NCCL tells the node's agent what it does: two variables, in jobs with the runtime check and
+//! What a task needs so that NCCL tells the node's agent what it does: three variables, in jobs with the runtime check and
 //! in no others. NCCL takes one profiler plugin only, and a user's own stays. Called in slurmstepd, as root, before the
 //! change of user; see [`crate::remote`].
 
-use diag::telemetry::{PROFILER_VARIABLE, SOCKET_VARIABLE, Telemetry, is_ours};
+use diag::telemetry::{DENY_VARIABLE, PROFILER_VARIABLE, SOCKET_VARIABLE, Telemetry, is_ours};
 use slurm_spank::{SpankError, SpankHandle};
 
 use crate::boundary::{error, info};
@@ -11,7 +11,7 @@ use crate::gate_file::RunFolder;
 /// What becomes of a task's environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
-    /// It gets both variables.
+    /// It gets all variables.
     Ours,
     /// The user has a profiler of his own.
     Theirs,
@@ -59,7 +59,9 @@ fn ours(spank: &SpankHandle, offered: &Telemetry, inherited: bool) -> Result<(),
     // Between the look and this call nobody else sets it; where it was there and ours, it is replaced.
     spank.setenv(PROFILER_VARIABLE, &offered.profiler, inherited)?;
     // Nobody but this software has a use for it.
-    spank.setenv(SOCKET_VARIABLE, &offered.socket, true)
+    spank.setenv(SOCKET_VARIABLE, &offered.socket, true)?;
+    // The site's list holds, whatever the user's own says.
+    spank.setenv(DENY_VARIABLE, &offered.nccl_deny, true)
 }
 
 fn theirs(spank: &SpankHandle, folder: Option<&RunFolder>, value: &str) -> Result<(), SpankError> {
@@ -67,6 +69,7 @@ fn theirs(spank: &SpankHandle, folder: Option<&RunFolder>, value: &str) -> Resul
     if let Some(Err(cause)) = folder.map(|folder| folder.note_taken(value)) {
         error(&format!("the agent can't be told of the job's own profiler plugin: {cause}"));
     }
+    spank.unsetenv(DENY_VARIABLE)?;
     spank.unsetenv(SOCKET_VARIABLE)
 }
 
@@ -74,6 +77,7 @@ fn clean(spank: &SpankHandle, profiler: Option<&str>) -> Result<(), SpankError> 
     if profiler.is_some_and(is_ours) {
         spank.unsetenv(PROFILER_VARIABLE)?;
     }
+    spank.unsetenv(DENY_VARIABLE)?;
     spank.unsetenv(SOCKET_VARIABLE)
 }
 

@@ -62,6 +62,17 @@ pub struct ThisRun {
     pub restart: u32,
     /// Its nodes.
     pub nodes: Vec<String>,
+    /// Whether what was found of its nodes holds as well when it is just ending: a fault while it ran often ends it, and
+    /// its nodes are still its own. Drains and AdminComment follow then; nothing is done to the job.
+    pub ending: bool,
+}
+
+impl ThisRun {
+    /// Of a job whose prologs run.
+    #[must_use]
+    pub fn starting(job_id: u32, restart: u32, nodes: &[String]) -> Self {
+        Self { job_id, restart, nodes: nodes.to_vec(), ending: false }
+    }
 }
 
 /// A step and what became of it.
@@ -149,7 +160,8 @@ fn is_this_run(job: &JobView, run: &ThisRun) -> Result<(), String> {
         (sorted(&job.nodes) != sorted(&run.nodes))
             .then(|| format!("it is on other nodes by now: {}", job.nodes.join(",")))
     };
-    match job.changed(run.restart).or_else(elsewhere) {
+    let ending = run.ending && job.is_ending() && job.restarts == run.restart;
+    match job.changed(run.restart).filter(|_| !ending).or_else(elsewhere) {
         Some(words) => Err(format!("job {}: {words}", job.job_id)),
         None => Ok(()),
     }
@@ -240,6 +252,9 @@ impl Work<'_> {
     async fn one(&mut self, step: &Step, job: &JobView) -> Result<String, String> {
         let (scontrol, deadline) = (self.scontrol, self.deadline);
         let target = job.target();
+        if job.is_ending() && !matches!(step, Step::AdminComment { .. }) {
+            return Err("the job is ending".to_owned());
+        }
         match step {
             Step::Requeue { exclude, nice } => self.requeue(job, exclude, *nice).await,
             Step::AdminComment { part } => {

@@ -82,7 +82,7 @@ pub fn soon() -> Instant {
 
 /// The run that the actions were decided for.
 pub fn run(job_id: u32) -> ThisRun {
-    ThisRun { job_id, restart: 0, nodes: vec!["n1".into(), "n2".into()] }
+    ThisRun { job_id, restart: 0, nodes: vec!["n1".into(), "n2".into()], ending: false }
 }
 
 /// Two nodes, one of them with an admin's reason.

@@ -11,9 +11,10 @@ use crate::c4d::finding::{Class, Finding, State};
 use crate::c4d::picture::Coverage;
 use crate::c4d::settings::Settings;
 use crate::check::{CheckName, Phase};
-use crate::conclude::{Caps, outcome};
-use crate::facts::Roster;
+use crate::conclude::{Caps, allowed_drains, outcome};
+use crate::facts::{NodeId, Roster};
 use crate::findings::blank;
+use crate::health::{self, Action, HealthEvent};
 use crate::job::JobView;
 use crate::measurement::Subject;
 use crate::policy::Actions;
@@ -200,15 +201,45 @@ pub fn item(finding: &Finding, may_drain: bool) -> Item {
     Item { class, ..runtime(status, finding.subject.clone(), message) }
 }
 
-/// The findings in one short line, the surest first; empty where there is none.
+/// What the hardware itself shows, in the report's own words.
 #[must_use]
-pub fn line(findings: &[Finding], roster: &Roster) -> String {
+pub fn hardware_item(node: NodeId, name: &str, event: &HealthEvent) -> Item {
+    let (status, class) = weight(event);
+    Item { class, ..runtime(status, event.part.subject(node), format!("hardware: {name}: {}", event.words)) }
+}
+
+/// How much an event of the hardware weighs. Only what the table or a rule says drains is a fault with evidence; what is
+/// only told blames nobody, and a fault of the program is none of the node's.
+#[must_use]
+pub fn weight(event: &HealthEvent) -> (Status, Option<FaultClass>) {
+    match (event.action, event.class) {
+        (Action::Drain, _) => (Status::Fail, Some(FaultClass::Part)),
+        (_, health::Class::Application) | (Action::Ignore, _) => (Status::Skip, None),
+        (Action::Report, _) => (Status::Suspect, None),
+    }
+}
+
+/// Most nodes that may leave service in one run of a job, in however many verdicts.
+#[must_use]
+pub fn most_drains(policy: &Actions, nodes: usize) -> usize {
+    let (max_drain_nodes, max_drain_fraction) = (policy.max_drain_nodes, policy.max_drain_fraction);
+    allowed_drains(nodes, Caps { max_drain_nodes, max_drain_fraction })
+}
+
+/// What the hardware shows and the findings in one short line, what is surest first; empty where there is none.
+#[must_use]
+pub fn line(findings: &[Finding], hardware: &[Item], roster: &Roster) -> String {
+    let shown = hardware.iter().filter(|one| one.status > Status::Skip);
+    let mut words: Vec<String> =
+        shown.map(|one| format!("c4d=hardware:{}", wording::subject(roster, &one.subject))).collect();
+    words.dedup();
     let mut holding: Vec<&Finding> = findings.iter().filter(|one| one.state == State::Confirmed).collect();
     holding.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
+    let subject = |one: &Finding| wording::subject(roster, &one.subject);
+    words.extend(holding.iter().map(|one| format!("c4d={}:{}", one.class, subject(one))));
     let mut line = String::new();
-    for (count, one) in holding.iter().enumerate() {
-        let next = format!("c4d={}:{}", one.class, wording::subject(roster, &one.subject));
-        let more = format!(" +{}", holding.len() - count);
+    for (count, next) in words.iter().enumerate() {
+        let more = format!(" +{}", words.len() - count);
         if line.len() + next.len() + more.len() + 1 > LINE_MAX {
             line.push_str(&more);
             break;
@@ -216,7 +247,7 @@ pub fn line(findings: &[Finding], roster: &Roster) -> String {
         if !line.is_empty() {
             line.push(' ');
         }
-        line.push_str(&next);
+        line.push_str(next);
     }
     line
 }

@@ -1,10 +1,15 @@
 //! The delay matrix: what the network's steps between each two ranks wait for. It is filled only while a slow or stuck
 //! transport is looked into.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::c4d::digest::{StepState, StepWait};
+use crate::c4d::finding::Who;
 use crate::c4d::picture::Picture;
+use crate::c4d::settings::Settings;
 
 /// Most cells: each rank of 16,384 with four peers.
 pub(super) const MAX_CELLS: usize = 65_536;
@@ -15,12 +20,35 @@ const MAX_WANTED: usize = 4_096;
 /// Fewest steps of a cell that make a mean.
 pub(super) const MIN_STEPS: u64 = 8;
 
+/// Most cells that a report shows: of a larger matrix the worst are what a person looks for.
+pub const MAX_SHOWN: usize = 64;
+
+/// A cell for a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delay {
+    /// The communicator.
+    pub comm: u64,
+    /// The sender.
+    pub from: Who,
+    /// The receiver.
+    pub to: Who,
+    /// Steps in the window.
+    pub steps: u64,
+    /// What one of them waited for the network, in the mean.
+    pub mean_us: u64,
+    /// Whether a step waits for the network and none went through in the window.
+    pub open: bool,
+}
+
 /// The matrix: sender and receiver, by their places in the picture.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Matrix {
     pub cells: BTreeMap<(usize, usize), Cell>,
     /// Communicators whose steps are wanted, and until when.
     pub wanted: BTreeMap<u64, u64>,
+    /// The worst of the last window in which there were any.
+    shown: Vec<Delay>,
 }
 
 /// One sender and one receiver.
@@ -61,7 +89,8 @@ impl Matrix {
 
     /// Memory that it holds.
     pub fn bytes(&self, entry: usize) -> usize {
-        self.cells.len() * (size_of::<((usize, usize), Cell)>() + entry)
+        self.shown.capacity() * size_of::<Delay>()
+            + self.cells.len() * (size_of::<((usize, usize), Cell)>() + entry)
             + self.wanted.len() * (2 * size_of::<u64>() + entry)
     }
 }
@@ -72,6 +101,53 @@ impl Picture {
     #[must_use]
     pub fn wants_steps(&self) -> BTreeSet<u64> {
         self.matrix.wanted.keys().copied().collect()
+    }
+
+    /// What the network's steps waited for in the last window that was looked into: the worst first, at most
+    /// [`MAX_SHOWN`].
+    #[must_use]
+    pub fn delays(&self) -> &[Delay] {
+        &self.matrix.shown
+    }
+
+    /// Keeps the worst of the window that ends.
+    pub(super) fn keep_delays(&mut self, now_ms: u64, settings: &Settings) {
+        let stuck = |cell: &Cell| {
+            let told = cell.open.filter(|(state, at)| {
+                *state == StepState::Wire && now_ms.saturating_sub(*at) < settings.silent_ms
+            });
+            cell.steps == 0 && told.is_some()
+        };
+        let mut cells: Vec<(bool, u64, usize, usize)> = self
+            .matrix
+            .cells
+            .iter()
+            .filter(|(_, cell)| cell.steps > 0 || stuck(cell))
+            .map(|((from, to), cell)| (stuck(cell), cell.mean_us(), *from, *to))
+            .collect();
+        cells.sort_unstable_by_key(|(stuck, mean_us, from, to)| (Reverse((*stuck, *mean_us)), *from, *to));
+        cells.truncate(MAX_SHOWN);
+        let shown: Vec<Delay> = cells
+            .into_iter()
+            .filter_map(|(open, mean_us, from, to)| {
+                let cell = self.matrix.cells.get(&(from, to))?;
+                let comm = self.comm(cell.comm)?.id;
+                let (from, to) = (self.seated(from, cell.comm)?, self.seated(to, cell.comm)?);
+                Some(Delay { comm, from, to, steps: cell.steps, mean_us, open })
+            })
+            .collect();
+        if !shown.is_empty() {
+            self.matrix.shown = shown;
+        }
+    }
+
+    /// A rank as a member of a communicator.
+    fn seated(&self, who: usize, comm: usize) -> Option<Who> {
+        let rank = self.rank(who)?;
+        let seat = rank.seats.iter().find(|seat| seat.comm == comm);
+        let member = seat.and_then(|seat| self.comm(comm)?.members[seat.member].as_ref());
+        let (node, pid, gpu, task) = (rank.node, rank.pid, rank.gpu, rank.task);
+        Some(Who { node, pid, gpu, task, rank: member.map(|member| member.rank) })
     }
 
     /// Takes what one rank told of its steps.

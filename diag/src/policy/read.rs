@@ -14,11 +14,11 @@ use crate::policy::slots::{
     read_words,
 };
 use crate::policy::tree::read_toml;
-use crate::policy::xid_rows;
 use crate::policy::{
     Actions, BY_ACTION, Checks, ControllerLost, CudaEngine, HostEngine, KEEP_NICE, Network, Paths, Policy,
     ReportOwner, Time, Undecided,
 };
+use crate::policy::{c4d_keys, xid_rows};
 use crate::request::FailAction;
 use crate::request::mistake::{Mistake, Mistakes, Origin, quoted};
 use crate::request::values::{CheckList, name_list, parse_action};
@@ -69,8 +69,10 @@ impl Policy {
                 read_boolean(section, "enabled", &mut policy.runtime.enabled, m);
                 read_boolean(section, "always", &mut policy.runtime.always, m);
                 read_boolean(section, "telemetry", &mut policy.runtime.telemetry, m);
+                c4d_keys::read_denied(section, &mut policy.runtime.nccl_deny, m);
                 xid_rows::read(section, &mut policy.runtime.xid, m);
             });
+            with(&mut top, "c4d", m, |section, m| c4d_keys::read(section, &mut policy.c4d, m));
             with(&mut top, "time", m, |section, m| read_time(section, &mut policy.time, m));
             with(&mut top, "network", m, |section, m| read_network(section, &mut policy.network, m));
             with(&mut top, "host", m, |section, m| read_host(section, &mut policy.host, m));
@@ -90,6 +92,7 @@ impl Policy {
 
 /// Rules between values. They hold for the defaults too, so a mistake here is always in what was written.
 fn check_rules(policy: &Policy, mistakes: &mut Mistakes) {
+    mistakes.extend(policy.c4d.check().err().unwrap_or_default());
     let mut refuse = |path: &str, wrong: String, right: &str| {
         mistakes.push(Origin::Policy { path: path.to_owned(), line: None }, wrong, right);
     };

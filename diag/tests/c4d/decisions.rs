@@ -1,12 +1,13 @@
 //! What a finding becomes: what drains, what requeues, what is only reported.
 
-use diag::c4d::decide::{RuntimeAction, RuntimeCase, Wanted, decide, line};
+use diag::c4d::decide::{RuntimeAction, RuntimeCase, Wanted, decide, hardware_item, line, most_drains};
 use diag::c4d::finding::{Class, Finding, State};
 use diag::c4d::picture::Coverage;
 use diag::c4d::settings::Settings;
 use diag::check::Phase;
 use diag::facts::{Roster, RosterEntry};
 use diag::findings::blank;
+use diag::health::{self, Action, HealthEvent, Part, Turn};
 use diag::job::JobView;
 use diag::measurement::Subject;
 use diag::policy::Policy;
@@ -211,11 +212,42 @@ fn a_withdrawn_finding_is_a_note() {
 #[test]
 fn the_short_line_stays_short() {
     let roster = roster();
-    assert_eq!(line(&[], &roster), "");
+    assert_eq!(line(&[], &[], &roster), "");
     let slow = finding(Class::Straggler, Subject::Node { node: 0 }, 0.5);
     let two = [slow.clone(), hang()];
-    assert_eq!(line(&two, &roster), "c4d=non_communication_hang:n3/gpu1 c4d=straggler:n1");
+    assert_eq!(line(&two, &[], &roster), "c4d=non_communication_hang:n3/gpu1 c4d=straggler:n1");
     let many = vec![slow; 40];
-    let text = line(&many, &roster);
+    let text = line(&many, &[], &roster);
     assert!(text.len() <= 165 && text.contains(" +3"), "{text}");
+    let text = line(&two[..1], &[xid(1), xid(1)], &roster);
+    assert_eq!(text, "c4d=hardware:n2/gpu1 c4d=straggler:n1");
+}
+
+#[test]
+fn what_the_hardware_shows_weighs_by_its_table() {
+    let event = |class, action| HealthEvent {
+        part: Part::Gpu { index: 1, pci: None },
+        what: "Xid 79".into(),
+        class,
+        action,
+        turn: Turn::Began,
+        words: "GPU 1: Xid 79 once".into(),
+        age_ms: 5,
+    };
+    let broken = hardware_item(1, "n2", &event(health::Class::Gpu, Action::Drain));
+    assert_eq!((broken.status, broken.class), (Status::Fail, Some(FaultClass::Part)));
+    let wanted = World::new(Drain).wants(&[], &[broken]);
+    assert_eq!(wanted.drains[0].reason, "aimaster: c4d hardware: n2: GPU 1: Xid 79 once job=12 n=1");
+    for (class, status) in
+        [(health::Class::Heat, Status::Suspect), (health::Class::Application, Status::Skip)]
+    {
+        let told = hardware_item(1, "n2", &event(class, Action::Report));
+        assert_eq!((told.status, told.class), (status, None));
+        let wanted = World { may_drain: true, ..World::new(Requeue) }.wants(&[], &[told]);
+        assert_eq!((drained(&wanted), &wanted.job), (vec![], &RuntimeAction::Keep));
+    }
+    assert_eq!(
+        (most_drains(&Policy::default().actions, 1), most_drains(&Policy::default().actions, 100)),
+        (1, 4)
+    );
 }

@@ -120,6 +120,12 @@ impl Bench {
         self.voice.speaks()
     }
 
+    /// What it makes of the job, whether or not it speaks.
+    #[must_use]
+    pub fn judge(&self) -> &Judge {
+        &self.judge
+    }
+
     /// The findings that hold, where this node is the one that speaks of them.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.judge.standing().filter(|_| self.speaks())

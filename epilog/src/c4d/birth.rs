@@ -17,6 +17,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use crate::c4d::health;
 use crate::c4d::lock::{self, Lock, Stopped};
 use crate::c4d::privileges;
+use crate::c4d::report::Keep;
 use crate::c4d::socket::Door;
 use crate::health::Hired;
 use crate::job::EndedJob;
@@ -91,6 +92,9 @@ pub fn agent(order: Order) -> Result<Agent> {
         .with_context(|| format!("{} can't be opened", order.folder.display()))?;
     let notes = end_earlier(&order);
     let lock = lock::take(&folder)?;
+    Keep::new(&order, &policy)
+        .write(&folder)
+        .context("what the epilog needs to keep the report can't be left")?;
     let hired = health::hire(&order, &policy);
     privileges::give_up().context("it can't give up root's rights")?;
     let door = match &order.telemetry {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use diag::c4d::finding::Finding;
+use diag::c4d::matrix::Delay;
 use diag::c4d::picture::{Coverage, Picture};
 use diag::c4d::settings::Settings;
 use diag::c4d::step;
@@ -66,6 +67,12 @@ impl Judge {
     #[must_use]
     pub fn coverage(&self, now: Instant) -> Coverage {
         self.picture.coverage(self.ms(now), self.settings.silent_ms)
+    }
+
+    /// What the network's steps waited for, the worst first.
+    #[must_use]
+    pub fn delays(&self) -> &[Delay] {
+        self.picture.delays()
     }
 
     /// Communicators of which the steps of the network would say more.

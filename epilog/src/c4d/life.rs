@@ -10,8 +10,6 @@ use cluster::events::Events;
 use cluster::order::Telemetry as Reach;
 use diag::c4d::digest::MAX_RANKS;
 use diag::c4d::finding::{Finding, State};
-use diag::c4d::settings::Settings;
-use diag::health::{HealthEvent, Turn};
 use diag::report::printable;
 use diag::telemetry::{MAX_TAKEN_CHARS, TAKEN_FILE_NAME};
 use jiff::Timestamp;
@@ -20,6 +18,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::c4d::acts::{self, Acts};
 use crate::c4d::bench::{Bench, News};
 use crate::c4d::birth::Agent;
 use crate::c4d::health::Health;
@@ -27,7 +26,7 @@ use crate::c4d::held::Held;
 use crate::c4d::link::Link;
 use crate::c4d::lock::Lock;
 use crate::c4d::ranks::Ranks;
-use crate::c4d::report::{Finished, MOST_ENTRIES, RuntimeReport, Status, Telemetry};
+use crate::c4d::report::{self, Finished, MOST_ENTRIES, RuntimeReport, Status, Telemetry};
 use crate::c4d::socket::{Arrival, Arrivals, Refusal};
 use crate::c4d::steps::Watchdog;
 use crate::c4d::voice::{Role, finding_id};
@@ -65,6 +64,7 @@ struct Watch {
     link: Link,
     /// There where this node judges the job.
     bench: Option<Bench>,
+    acts: Acts,
     nodes: Vec<String>,
     /// When somebody judged the job last, and whether it was said that nobody does.
     judged: Instant,
@@ -92,7 +92,7 @@ impl Life {
             Reach::Socket(_) => telemetry(Status::None, Vec::new()),
             Reach::Unavailable { because } => telemetry(Status::Unavailable, vec![because.clone()]),
         };
-        let (settings, now) = (Settings::default(), Instant::now());
+        let (settings, now) = (policy.c4d, Instant::now());
         let link = {
             let _inside = runtime.enter();
             Link::new(&order, &policy, &settings, &events)
@@ -109,15 +109,21 @@ impl Life {
             finished: None,
             telemetry,
             judged: bench.as_ref().is_some_and(Bench::is_judged),
+            spoke: false,
             findings: Vec::new(),
             withdrawn: Vec::new(),
             errors: Vec::new(),
             hardware: Vec::new(),
+            elsewhere: Vec::new(),
             blind: Vec::new(),
+            delays: Vec::new(),
+            acts: Vec::new(),
+            names: [].into(),
         };
         let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, now);
         let ranks = Ranks::new(order.me, &order.gpus);
         let health = Health::start(&order, &policy, hired);
+        let acts = Acts::new(&order, &policy, &events);
         let mut watch = Watch {
             folder,
             events,
@@ -127,6 +133,7 @@ impl Life {
             held: Held::default(),
             link,
             bench,
+            acts,
             nodes: order.nodes.clone(),
             judged: now,
             unjudged_said: false,
@@ -219,6 +226,8 @@ impl Watch {
         }
         self.know(judged || self.link.is_judged(now), now);
         self.tell(&news);
+        let judge = self.bench.as_ref().filter(|bench| bench.speaks()).map(Bench::judge);
+        self.acts.follow(&mut self.report, judge, now);
     }
 
     /// What a node does that does not judge.
@@ -247,11 +256,8 @@ impl Watch {
         findings.iter().for_each(|finding| self.tell_finding(finding));
         for (node, event) in hardware {
             let name = self.nodes.get(*node as usize).map_or("-", String::as_str);
-            let HealthEvent { part, what, class, turn, words, .. } = event;
-            let line = format!(
-                "event=RuntimeCheckHardware node={name} part=\"{part}\" what={what:?} class={class:?} turn={turn:?} summary={words:?}"
-            );
-            self.events.event(&line, *turn != Turn::Ended);
+            let (line, warning) = acts::hardware_event(name, event);
+            self.events.event(&line, warning);
         }
     }
 
@@ -345,7 +351,7 @@ impl Watch {
         if self.written.as_ref() == Some(&self.report) {
             return Ok(());
         }
-        self.report.write(&self.folder)?;
+        report::write(&self.report, &self.folder)?;
         self.written = Some(self.report.clone());
         Ok(())
     }
@@ -353,6 +359,7 @@ impl Watch {
     /// The last words, to the file and to the others.
     async fn end(mut self, because: String) {
         self.report.finished = Some(Finished { at: Timestamp::now(), because });
+        self.acts.end(&mut self.report);
         if let Err(error) = self.write() {
             self.events.log(&format!("the last runtime.json can't be written: {error}"));
         }

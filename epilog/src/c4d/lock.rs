@@ -67,6 +67,19 @@ pub fn take(folder: impl AsFd) -> Result<Lock, LockError> {
     }
 }
 
+/// Whether an agent watches this run.
+///
+/// # Errors
+/// The lock can't be looked at: whether there is an agent is not known then.
+pub fn is_held(folder: impl AsFd) -> std::io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match openat(folder, FILE_NAME, flags, Mode::empty()) {
+        Ok(file) => Ok(fcntl_getlk(&file, &Flock::from(FlockType::WriteLock))?.is_some()),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Ends the agent of a run: SIGTERM, a while, SIGKILL, a moment. It waits for nothing else and not longer.
 ///
 /// # Errors

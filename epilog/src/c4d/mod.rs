@@ -3,7 +3,7 @@
 //! [`socket`] (ranks that come), [`rings`] and
 //! [`process`] (what a digest says of them), [`ranks`] (all of them), [`held`] (the node's health), [`link`] (what agents
 //! tell each other), [`bench`] with [`judge`] and [`voice`] (what is made of it where it is judged, and who says so),
-//! [`report`] (what it says), [`life`] (the loop that joins them).
+//! [`report`] (what it says), [`acts`] and `round` (what follows), [`life`] (the loop that joins them).
 //!
 //! What it needs root for: the run folder is root's; `scontrol` believes root only; the wait channel, counters and
 //! environment of a user's process and the kernel log are shown to CAP_SYS_PTRACE with CAP_DAC_READ_SEARCH and to
@@ -13,6 +13,7 @@
 //! It is never a reason for a job to wait: nobody waits for its answers, the epilog's wait for its end is bounded, and
 //! it ends by itself when the job is gone.
 
+pub mod acts;
 pub mod bench;
 pub mod birth;
 pub mod health;
@@ -27,6 +28,7 @@ pub mod process;
 pub mod ranks;
 pub mod report;
 pub mod rings;
+mod round;
 pub mod socket;
 pub mod steps;
 pub mod voice;
@@ -41,6 +43,7 @@ mod tests {
     fn both_sides_use_the_same_names() {
         assert_eq!(plugin::PROFILER_VARIABLE, profiler::PLUGIN_VARIABLE);
         assert_eq!(plugin::SOCKET_VARIABLE, profiler::SOCKET_VARIABLE);
+        assert_eq!(plugin::DENY_VARIABLE, profiler::DENY_VARIABLE);
         assert_eq!(plugin::LIBRARY, profiler::PLUGIN_FILE);
         assert_eq!(plugin::MAX_SOCKET_BYTES, profiler::SOCKET_NAME_BYTES);
     }

@@ -1,110 +1,121 @@
-//! What the agent says of the job: `runtime.json` in the run folder, for whoever looks while the job runs and for the
-//! epilog. Not how anything in it was found out.
+//! Where the agent leaves what it says of the job: `runtime.json` in the run folder, for whoever looks while the job runs
+//! and for the epilog, and beside it what the epilog needs to keep it. What is said is [`diag::runtime_report`]'s.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use diag::c4d::finding::Finding;
-use diag::health::HealthEvent;
-use jiff::Timestamp;
+use cluster::order::Order;
+use cluster::report_file::Place;
+use cluster::report_writer::Rights;
+use diag::policy::{Policy, ReportOwner};
 use rustix::fs::{Mode, OFlags, openat, renameat};
 use serde::{Deserialize, Serialize};
 
-/// Its name.
-pub const FILE_NAME: &str = "runtime.json";
+pub use diag::runtime_report::{
+    Act, FILE_NAME, Finished, MOST_ENTRIES, OfNode, RuntimeReport, Status, Telemetry,
+};
 
 /// Its name until it is whole.
 const FRESH: &str = "runtime.new";
 
-/// Most entries of each list; what is beyond is counted.
-pub const MOST_ENTRIES: usize = 1000;
+/// Name of the file with what the epilog needs.
+pub const KEEP_FILE_NAME: &str = "keep.json";
 
-/// The file's content.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Its name until it is whole.
+const KEEP_FRESH: &str = "keep.new";
+
+/// Largest such file: a path of 4 KiB and a few names, each byte escaped.
+pub const MOST_KEEP_BYTES: u64 = 32 * 1024;
+
+/// Where the report is kept when the job is over, and as whose. The epilog reads no policy: what held when the job began
+/// holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RuntimeReport {
-    /// 1.
-    pub schema: u32,
-    /// The job.
-    pub job_id: u32,
+pub struct Keep {
+    /// The policy's folder of reports.
+    pub report_dir: std::path::PathBuf,
     /// The cluster.
     pub cluster: String,
+    /// The job.
+    pub job_id: u32,
     /// 1 for the job's first start.
     pub check_number: u32,
-    /// The node that says this.
+    /// Slurm's name of this node.
     pub node: String,
-    /// When the agent began.
-    pub started_at: Timestamp,
-    /// When it saw the first step of the job.
-    pub first_step_at: Option<Timestamp>,
-    /// When it ended, and why; `None`: it runs, or was killed.
-    pub finished: Option<Finished>,
-    /// How ranks told what NCCL does.
-    pub telemetry: Telemetry,
-    /// Whether this agent judges what ranks tell.
-    pub judged: bool,
-    /// Findings that hold; times by the agent's own clock, in ms from its start.
-    pub findings: Vec<Finding>,
-    /// Findings that held and were withdrawn, the first of them.
-    pub withdrawn: Vec<Finding>,
-    /// Errors of the watch itself.
-    pub errors: Vec<String>,
-    /// What this node's hardware shows.
-    #[serde(default)]
-    pub hardware: Vec<HealthEvent>,
-    /// What could not be watched, one line each.
-    #[serde(default)]
-    pub blind: Vec<String>,
+    /// Whether it is the job's first.
+    pub first: bool,
+    /// Whose the report is to be.
+    pub owner: ReportOwner,
+    /// The job's user.
+    pub uid: u32,
+    /// The job's group, where Slurm said it.
+    pub gid: Option<u32>,
 }
 
-/// The end of the agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Finished {
-    /// When.
-    pub at: Timestamp,
-    /// Why, in words.
-    pub because: String,
-}
+impl Keep {
+    /// By the order and the policy in it.
+    #[must_use]
+    pub fn new(order: &Order, policy: &Policy) -> Self {
+        Self {
+            report_dir: policy.paths.report_dir.clone(),
+            cluster: order.job.cluster.clone(),
+            job_id: order.job.job_id,
+            check_number: order.job.restart.saturating_add(1),
+            node: order.node().to_owned(),
+            first: order.me == 0,
+            owner: policy.paths.report_owner,
+            uid: order.uid,
+            gid: order.gid,
+        }
+    }
 
-/// Telemetry of a node's ranks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Telemetry {
-    /// OK: ranks came and have rings. NONE: none came yet. UNAVAILABLE: none can, or none of those that came has one.
-    pub status: Status,
-    /// Why it is unavailable, one line each.
-    pub because: Vec<String>,
-    /// Ranks that came with a ring.
-    pub ranks: u64,
-    /// Connections that were refused.
-    pub refused: u64,
-}
-
-/// Whether there is telemetry. UNAVAILABLE and NONE are unknown, never healthy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Status {
-    /// Some rank tells.
-    Ok,
-    /// No rank came.
-    None,
-    /// No rank can tell.
-    Unavailable,
-}
-
-impl RuntimeReport {
-    /// Writes it into the run folder, whole or not at all.
+    /// Leaves it in the run folder, whole or not at all.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn write(&self, folder: impl AsFd) -> io::Result<()> {
-        let folder = folder.as_fd();
-        let text = serde_json::to_vec(self)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(folder, FRESH, flags, Mode::RUSR | Mode::WUSR)?;
-        File::from(file).write_all(&text)?;
-        Ok(renameat(folder, FRESH, folder, FILE_NAME)?)
+    pub fn write(&self, folder: &OwnedFd) -> io::Result<()> {
+        put(folder, (KEEP_FRESH, KEEP_FILE_NAME), &serde_json::to_vec(self)?)
     }
+
+    /// The file of this node's report. Nodes may share the folder: the first node's has the plain name.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        let file = if self.first { FILE_NAME.to_owned() } else { format!("runtime.{}.json", self.node) };
+        Place {
+            report_dir: self.report_dir.clone(),
+            cluster: self.cluster.clone(),
+            job_id: self.job_id,
+            check_number: self.check_number,
+            file,
+        }
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        Rights { owner: self.owner, uid: self.uid, gid: self.gid }
+    }
+
+    /// Whether this node's report is kept: of a job of a thousand nodes only those that spoke for it or have something to say.
+    #[must_use]
+    pub fn wants(&self, report: &RuntimeReport) -> bool {
+        self.first || report.has_something_to_say()
+    }
+}
+
+/// Writes the report into the run folder, whole or not at all.
+///
+/// # Errors
+/// The system refuses.
+pub fn write(report: &RuntimeReport, folder: &OwnedFd) -> io::Result<()> {
+    put(folder, (FRESH, FILE_NAME), &serde_json::to_vec(report)?)
+}
+
+fn put(folder: impl AsFd, (fresh, name): (&str, &str), text: &[u8]) -> io::Result<()> {
+    let folder = folder.as_fd();
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(folder, fresh, flags, Mode::RUSR | Mode::WUSR)?;
+    File::from(file).write_all(text)?;
+    Ok(renameat(folder, fresh, folder, name)?)
 }

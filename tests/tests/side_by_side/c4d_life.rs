@@ -193,6 +193,10 @@ fn a_hundred_short_jobs_leave_nothing_behind() {
     for node in BOTH {
         let log = std::fs::read_to_string(cluster.log_file(&format!("slurmd.{node}.log"))).unwrap();
         assert!(!log.contains("did not end by itself"), "{log}");
-        assert!(!cluster.syslog(node).contains("aimaster"), "{}", cluster.syslog(node));
+        // Nothing is said but that no rank told anything.
+        let said = cluster.syslog(node);
+        let odd =
+            said.lines().find(|line| line.contains("aimaster") && !line.contains("RuntimeCheckSkipped"));
+        assert_eq!(odd, None);
     }
 }

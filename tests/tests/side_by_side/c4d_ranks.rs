@@ -73,7 +73,7 @@ fn the_site_can_switch_telemetry_or_all_of_it_off() {
     let show = format!("{SHOW}; ls /run/aimaster/aim/n1/$SLURM_JOB_ID.0");
     let output = cluster.srun([FLAG, "/bin/sh", "-c", &show]).ok().unwrap();
     let lines: Vec<&str> = output.stdout.lines().collect();
-    assert_eq!(lines, [" ", "c4d.lock", "gate.json", "runtime.json"], "{output:?}");
+    assert_eq!(lines, [" ", "c4d.lock", "gate.json", "keep.json", "runtime.json"], "{output:?}");
     // Only root reads what the agent says: it may name what a job does.
     let output = cluster.srun([FLAG, "/bin/sh", "-c", report]).run().unwrap();
     assert!(!output.success() && output.stderr.contains("Permission denied"), "{output:?}");

@@ -5,6 +5,7 @@ mod actions;
 mod c4d_judged;
 mod c4d_life;
 mod c4d_ranks;
+mod c4d_report;
 mod cluster_nodes;
 mod config_faults;
 mod controller;

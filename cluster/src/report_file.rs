@@ -1,63 +1,84 @@
-//! Where a report goes: `<report_dir>/<cluster>/<job>/<check_number>/report.json`, readable by its owner and the job's
-//! group. `report_dir` is the admin's and may be a folder that others write in as well: it is left as it is, and what
-//! lies below it is not trusted.
+//! Where reports go: `<report_dir>/<cluster>/<job>/<check_number>/`, readable by their owner and the job's group.
+//! `report_dir` is the admin's and may be a folder that others write in as well: it is left as it is, and what lies below
+//! it is not trusted. Who writes is [`crate::report_writer`]'s matter.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use diag::policy::ReportOwner;
-use diag::report::Report;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, fstat, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-/// Name of the report's file.
+use crate::slurm::environment::is_plain_name;
+
+/// Name of the report on the checks before the start.
 pub const REPORT_FILE: &str = "report.json";
 
-/// Its name while it is written.
-const FRESH_FILE: &str = "report.new";
+/// End of a file's name while it is written.
+const FRESH: &str = ".new";
 
 /// The way in is open, the file itself is not.
 const OPEN: u32 = 0o755;
 
-/// Writes the report, whole or not at all, and says where it is. The calling process must be the owner.
+/// Which file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The policy's folder of reports.
+    pub report_dir: PathBuf,
+    /// The cluster.
+    pub cluster: String,
+    /// The job.
+    pub job_id: u32,
+    /// 1 for the job's first start.
+    pub check_number: u32,
+    /// Its name in the folder of the check.
+    pub file: String,
+}
+
+impl Place {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        let folder = self.report_dir.join(&self.cluster).join(self.job_id.to_string());
+        folder.join(self.check_number.to_string()).join(&self.file)
+    }
+}
+
+/// Writes a file of reports, whole or not at all, and says where it is. The calling process must be the owner.
 ///
 /// # Errors
 /// If a folder or the file can't be written, or a folder on the way is a link or somebody else's.
-pub fn write(
-    report_dir: &Path,
-    report: &Report,
-    owner: ReportOwner,
-    group: Option<u32>,
-) -> io::Result<PathBuf> {
+pub fn write(place: &Place, text: &[u8], owner: ReportOwner, group: Option<u32>) -> io::Result<PathBuf> {
+    let Place { report_dir, cluster, job_id, check_number, file: name } = place;
+    if !is_plain_name(cluster) || !is_plain_name(name) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no name of a cluster or of a report"));
+    }
     if !report_dir.exists() {
         fs::create_dir_all(report_dir)?;
         fs::set_permissions(report_dir, Permissions::from_mode(OPEN))?;
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = openat(CWD, report_dir, flags, Mode::empty())?;
-    let [cluster, job, check] =
-        [report.cluster.clone(), report.job_id.to_string(), report.check_number.to_string()];
     let folder = match owner {
-        ReportOwner::Root => own(&top, &cluster)?,
-        ReportOwner::User => shared(&top, &cluster)?,
+        ReportOwner::Root => own(&top, cluster)?,
+        ReportOwner::User => shared(&top, cluster)?,
     };
-    let folder = own(&own(&folder, &job)?, &check)?;
-    let mut text = serde_json::to_vec_pretty(report)?;
-    text.push(b'\n');
-    match unlinkat(&folder, FRESH_FILE, AtFlags::empty()) {
+    let folder = own(&own(&folder, &job_id.to_string())?, &check_number.to_string())?;
+    let fresh = format!("{name}{FRESH}");
+    match unlinkat(&folder, &fresh, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno.into()),
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(openat(&folder, FRESH_FILE, flags, Mode::RUSR | Mode::WUSR)?);
-    file.write_all(&text)?;
+    let mut file = File::from(openat(&folder, &fresh, flags, Mode::RUSR | Mode::WUSR)?);
+    file.write_all(text)?;
     fchown(&file, None, group)?;
     fchmod(&file, Mode::RUSR | Mode::WUSR | Mode::RGRP)?;
-    renameat(&folder, FRESH_FILE, &folder, REPORT_FILE)?;
-    Ok(report_dir.join(cluster).join(job).join(check).join(REPORT_FILE))
+    renameat(&folder, &fresh, &folder, name)?;
+    Ok(place.path())
 }
 
 /// A folder of this process's own in `parent`; made if it is missing.
@@ -101,31 +122,17 @@ fn open_folder(parent: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
-
-    use diag::facts::Engine;
-    use diag::verdict::Outcome;
-    use jiff::Timestamp;
+    use std::path::Path;
 
     use super::*;
 
-    fn some_report() -> Report {
-        Report {
-            schema: 1,
-            job_id: 7,
-            cluster: "aim".into(),
-            check_number: 1,
-            engine: Engine::Host,
-            started_at: Timestamp::UNIX_EPOCH,
-            finished_at: Timestamp::UNIX_EPOCH,
-            outcome: Outcome::Pass,
-            summary: String::new(),
-            action: "start".into(),
-            nodes: Vec::new(),
-            items: Vec::new(),
-            drained: Vec::new(),
-            errors: Vec::new(),
-            notes: Vec::new(),
-        }
+    fn place(report_dir: &Path) -> Place {
+        let file = REPORT_FILE.to_owned();
+        Place { report_dir: report_dir.to_owned(), cluster: "aim".into(), job_id: 7, check_number: 1, file }
+    }
+
+    fn put(report_dir: &Path, owner: ReportOwner) -> io::Result<PathBuf> {
+        write(&place(report_dir), b"{}\n", owner, None)
     }
 
     fn mode(path: &Path) -> u32 {
@@ -137,12 +144,13 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         for wanted in [0o1777, 0o775, 0o750] {
             fs::set_permissions(base.path(), Permissions::from_mode(wanted)).unwrap();
-            let path = write(base.path(), &some_report(), ReportOwner::Root, None).unwrap();
+            let path = put(base.path(), ReportOwner::Root).unwrap();
             assert_eq!((mode(base.path()), mode(&path)), (wanted, 0o640));
             assert_eq!(mode(path.parent().unwrap()), 0o755);
+            assert_eq!(fs::read_to_string(path).unwrap(), "{}\n");
         }
         let made = base.path().join("new/reports");
-        let path = write(&made, &some_report(), ReportOwner::Root, None).unwrap();
+        let path = put(&made, ReportOwner::Root).unwrap();
         assert_eq!((path, mode(&made)), (made.join("aim/7/1/report.json"), 0o755));
     }
 
@@ -154,19 +162,32 @@ mod tests {
         fs::set_permissions(&victim, Permissions::from_mode(0o600)).unwrap();
         let reports = base.path().join("reports");
         fs::create_dir_all(reports.join("aim/7/1")).unwrap();
-        symlink(&victim, reports.join("aim/7/1/report.new")).unwrap();
-        write(&reports, &some_report(), ReportOwner::Root, None).unwrap();
+        symlink(&victim, reports.join("aim/7/1/report.json.new")).unwrap();
+        put(&reports, ReportOwner::Root).unwrap();
         assert_eq!((fs::read_to_string(&victim).unwrap(), mode(&victim)), ("untouched".into(), 0o600));
 
         // Users' reports: the folder that they share is root's to make.
-        let error = write(&reports.join("none"), &some_report(), ReportOwner::User, None).unwrap_err();
+        let error = put(&reports.join("none"), ReportOwner::User).unwrap_err();
         assert!(error.to_string().contains("1777"), "{error}");
 
         let elsewhere = base.path().join("elsewhere");
         fs::create_dir(&elsewhere).unwrap();
         fs::remove_dir_all(reports.join("aim/7")).unwrap();
         symlink(&elsewhere, reports.join("aim/7")).unwrap();
-        write(&reports, &some_report(), ReportOwner::Root, None).unwrap_err();
+        put(&reports, ReportOwner::Root).unwrap_err();
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn no_name_leads_elsewhere() {
+        let base = tempfile::tempdir().unwrap();
+        for odd in ["", "..", "../x", "a/b", ".x"] {
+            let cluster = Place { cluster: odd.into(), ..place(base.path()) };
+            let file = Place { file: odd.into(), ..place(base.path()) };
+            for place in [cluster, file] {
+                write(&place, b"", ReportOwner::Root, None).unwrap_err();
+            }
+        }
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
     }
 }

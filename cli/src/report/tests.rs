@@ -1,0 +1,122 @@
+//! What is shown of a job of which there is a report, what its agents said, or both.
+
+use diag::facts::Engine;
+use diag::runtime_report::{Status, Telemetry};
+use jiff::Timestamp;
+
+use super::*;
+
+fn before(outcome: Outcome) -> (Report, String) {
+    let report = Report {
+        schema: 1,
+        job_id: 7,
+        cluster: "aim".into(),
+        check_number: 1,
+        engine: Engine::Host,
+        started_at: Timestamp::UNIX_EPOCH,
+        finished_at: Timestamp::UNIX_EPOCH,
+        outcome,
+        summary: "well".into(),
+        action: "start".into(),
+        nodes: vec!["n1".into()],
+        items: Vec::new(),
+        drained: Vec::new(),
+        errors: Vec::new(),
+        notes: Vec::new(),
+    };
+    let text = serde_json::to_string_pretty(&report).unwrap() + "\n";
+    (report, text)
+}
+
+fn during(node: &str, status: Status, errors: &[&str]) -> RuntimeReport {
+    RuntimeReport {
+        schema: 1,
+        job_id: 7,
+        cluster: "aim".into(),
+        check_number: 1,
+        node: node.into(),
+        started_at: Timestamp::UNIX_EPOCH,
+        first_step_at: None,
+        finished: None,
+        telemetry: Telemetry { status, because: Vec::new(), ranks: 2, refused: 0 },
+        judged: true,
+        spoke: true,
+        findings: Vec::new(),
+        withdrawn: Vec::new(),
+        errors: errors.iter().map(|&error| error.to_owned()).collect(),
+        hardware: Vec::new(),
+        elsewhere: Vec::new(),
+        blind: Vec::new(),
+        delays: Vec::new(),
+        acts: Vec::new(),
+        names: [].into(),
+    }
+}
+
+fn found(report: Option<Outcome>, runtime: Vec<RuntimeReport>) -> Found {
+    Found { report: report.map(before), runtime, troubles: Vec::new() }
+}
+
+#[test]
+fn the_exit_code_is_the_worst_of_both() {
+    let well = || vec![during("n1", Status::Ok, &[])];
+    let unseen = || vec![during("n1", Status::None, &[])];
+    let blind = || vec![during("n1", Status::Ok, &["x"])];
+    for (report, runtime, expected) in [
+        (Some(Outcome::Pass), vec![], 0),
+        (Some(Outcome::Skip), vec![], 3),
+        (Some(Outcome::Pass), well(), 0),
+        (Some(Outcome::Pass), unseen(), 0),
+        (Some(Outcome::Pass), blind(), 3),
+        (Some(Outcome::Fail), blind(), 1),
+        (Some(Outcome::Skip), well(), 3),
+        (None, well(), 0),
+        (None, unseen(), 3),
+    ] {
+        assert_eq!(code(&found(report, runtime.clone())), expected, "{report:?} {runtime:?}");
+    }
+}
+
+#[test]
+fn both_are_shown_and_a_report_alone_is_as_it_ever_was() {
+    let alone = found(Some(Outcome::Pass), vec![]);
+    assert_eq!(
+        (text(&alone), json(&alone).unwrap()),
+        (before(Outcome::Pass).0.text(), before(Outcome::Pass).1)
+    );
+    let both =
+        found(Some(Outcome::Pass), vec![during("n1", Status::Ok, &[]), during("n2", Status::Ok, &["x"])]);
+    let shown = text(&both);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(lines[0].starts_with("job 7 on aim (check 1, engine host): PASS"), "{shown}");
+    assert_eq!(lines.iter().filter(|line| line.starts_with("RuntimeCheck on n")).count(), 2, "{shown}");
+    let value: serde_json::Value = serde_json::from_str(&json(&both).unwrap()).unwrap();
+    assert_eq!((&value["outcome"], &value["runtime"][1]["errors"][0]), (&"PASS".into(), &"x".into()));
+
+    let only = found(None, vec![during("n1", Status::None, &[])]);
+    assert!(
+        text(&only)
+            .starts_with("job 7 on aim (check 1): no checks before its start\nRuntimeCheck on n1: SKIP")
+    );
+    let value: serde_json::Value = serde_json::from_str(&json(&only).unwrap()).unwrap();
+    assert_eq!((&value["job_id"], &value["runtime"][0]["node"]), (&7.into(), &"n1".into()));
+}
+
+#[test]
+fn what_lies_in_the_folder_is_read_the_first_node_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    assert!(files::read(folder.path()).unwrap_err().to_string().contains("report.json"));
+    for (name, node) in [("runtime.a1.json", "a1"), ("runtime.json", "n1"), ("runtime.new", "no")] {
+        put(name, &serde_json::to_string(&during(node, Status::Ok, &[])).unwrap());
+    }
+    put("runtime.b1.json", "{");
+    std::os::unix::fs::symlink("/etc/passwd", folder.path().join("runtime.c1.json")).unwrap();
+    let found = files::read(folder.path()).unwrap();
+    let nodes: Vec<&str> = found.runtime.iter().map(|one| one.node.as_str()).collect();
+    assert_eq!((nodes, found.troubles.len(), found.report.is_none()), (vec!["n1", "a1"], 2, true));
+    put("report.json", &before(Outcome::Pass).1);
+    assert!(files::read(folder.path()).unwrap().report.is_some());
+    put("report.json", "{");
+    assert!(files::read(folder.path()).unwrap_err().to_string().contains("is no report"));
+}
