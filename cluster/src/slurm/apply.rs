@@ -156,11 +156,16 @@ fn is_this_run(job: &JobView, run: &ThisRun) -> Result<(), String> {
         nodes.sort_unstable();
         nodes
     };
-    let elsewhere = || {
-        (sorted(&job.nodes) != sorted(&run.nodes))
-            .then(|| format!("it is on other nodes by now: {}", job.nodes.join(",")))
-    };
     let ending = run.ending && job.is_ending() && job.restarts == run.restart;
+    let elsewhere = || {
+        // Of a job that is ending Slurm shows the nodes that are not free yet.
+        let same = if ending {
+            job.nodes.iter().all(|node| run.nodes.contains(node))
+        } else {
+            sorted(&job.nodes) == sorted(&run.nodes)
+        };
+        (!same).then(|| format!("it is on other nodes by now: {}", job.nodes.join(",")))
+    };
     match job.changed(run.restart).filter(|_| !ending).or_else(elsewhere) {
         Some(words) => Err(format!("job {}: {words}", job.job_id)),
         None => Ok(()),

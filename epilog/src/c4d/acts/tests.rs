@@ -111,7 +111,6 @@ fn order(folder: &Path, fail_action: FailAction, met: bool) -> Order {
         me: 0,
         gpus: Vec::new(),
         folder: folder.to_owned(),
-        gpus: Vec::new(),
         slurm_conf: None,
         steps: Steps { folder: folder.to_owned(), lasting: true },
         telemetry: Reach::Socket("x".into()),
