@@ -114,9 +114,9 @@ async fn a_job_that_is_ending_is_left_alone_and_its_nodes_are_not() {
     ];
     let fake = answering("cat $D/job", "cat $D/node");
     for (ending, restarts, nodes, done) in [
-        (true, 0, "n[1-2]", [true, false, true]),
+        (true, 0, "n[1-2]", [true, false, false]),
         // n2 is free already.
-        (true, 0, "n1", [true, false, true]),
+        (true, 0, "n1", [true, false, false]),
         (true, 0, "n3", [false; 3]),
         (false, 0, "n[1-2]", [false; 3]),
         (true, 1, "n[1-2]", [false; 3]),

@@ -63,7 +63,7 @@ pub struct ThisRun {
     /// Its nodes.
     pub nodes: Vec<String>,
     /// Whether what was found of its nodes holds as well when it is just ending: a fault while it ran often ends it, and
-    /// its nodes are still its own. Drains and AdminComment follow then; nothing is done to the job.
+    /// its nodes are still its own. Drains follow then; nothing is done to the job.
     pub ending: bool,
 }
 
@@ -257,7 +257,8 @@ impl Work<'_> {
     async fn one(&mut self, step: &Step, job: &JobView) -> Result<String, String> {
         let (scontrol, deadline) = (self.scontrol, self.deadline);
         let target = job.target();
-        if job.is_ending() && !matches!(step, Step::AdminComment { .. }) {
+        // Slurm takes no change of it any more.
+        if job.is_ending() {
             return Err("the job is ending".to_owned());
         }
         match step {

@@ -229,7 +229,8 @@ impl Hand {
                 steps.push(Step::Requeue { exclude: exclude.clone(), nice: self.case.actions.requeue_nice });
             }
         }
-        if let Some(job) = job {
+        // Of a job that is ending nothing can be changed any more.
+        if let Some(job) = job.filter(|job| !job.is_ending()) {
             let requeued = steps.iter().any(|step| matches!(step, Step::Requeue { .. }));
             let drains = steps.iter().filter_map(|step| match step {
                 Step::Drain { node, .. } => Some(node.as_str()),

@@ -185,6 +185,19 @@ fn hardware_evidence_drains_once_and_is_told() {
     );
 }
 
+// Faults of the hardware often end the job: its node leaves service all the same, and nothing is asked for in vain.
+#[test]
+fn a_job_that_is_ending_has_its_bad_node_drained() {
+    let mut stage = Stage::new(FailAction::Requeue, true, ANSWER);
+    let ending = JOB.replace("JobState=RUNNING", "JobState=COMPLETING").replace("n[1-2]", "n1");
+    std::fs::write(stage.folder.path().join("job"), ending).unwrap();
+    stage.look(&[xid(Action::Drain)]);
+    stage.acts.end(&mut stage.report);
+    assert_eq!(stage.changes(), [format!("update NodeName=n2 State=DRAIN Reason={REASON}")]);
+    let acts = stage.acts();
+    assert!(acts.contains(&(false, "requeue: the job is ending")) && acts[0].0, "{acts:?}");
+}
+
 #[test]
 fn what_is_only_told_or_only_retained_drains_nobody() {
     for (fail_action, action) in [(FailAction::Retain, Action::Drain), (FailAction::Drain, Action::Report)] {
