@@ -113,10 +113,15 @@ async fn a_job_that_is_ending_is_left_alone_and_its_nodes_are_not() {
         Step::AdminComment { part: "aimaster{n=1 requeues=0}".into() },
     ];
     let fake = answering("cat $D/job", "cat $D/node");
-    for (ending, restarts, done) in
-        [(true, 0, [true, false, true]), (false, 0, [false; 3]), (true, 1, [false; 3])]
-    {
-        fake.put("job", &record("JobId=5 JobName=x", "COMPLETING", restarts, "n[1-2]", ""));
+    for (ending, restarts, nodes, done) in [
+        (true, 0, "n[1-2]", [true, false, false]),
+        // n2 is free already.
+        (true, 0, "n1", [true, false, false]),
+        (true, 0, "n3", [false; 3]),
+        (false, 0, "n[1-2]", [false; 3]),
+        (true, 1, "n[1-2]", [false; 3]),
+    ] {
+        fake.put("job", &record("JobId=5 JobName=x", "COMPLETING", restarts, nodes, ""));
         let this_run = ThisRun { ending, ..run(5) };
         let applied =
             apply(&fake.scontrol(), &this_run, &steps, Instant::now() + Duration::from_secs(4)).await;

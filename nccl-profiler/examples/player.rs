@@ -74,10 +74,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut sequence = 0;
     while player.may_go_on(sequence) {
         let coll = Coll { sequence, ..ALL_REDUCE };
+        // NCCL reads its mask before it tells of an operation.
+        let mask = nccl.mask();
         let op = nccl.coll(context, coll);
         nccl.stop(op);
         let kernels: Vec<_> = (0..coll.channels)
-            .filter(|_| nccl.mask() & KERNELS != 0)
+            .filter(|_| mask & KERNELS != 0)
             .map(|channel| nccl.kernel(context, op, channel, player.now_ns()))
             .collect();
         sequence += 1;

@@ -165,6 +165,16 @@ pub struct KernelCh {
     pub timer: u64,
 }
 
+/// A group of calls, `ncclProfiler_v5` and later.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct GroupApi {
+    /// Whether a CUDA graph is being captured.
+    pub captured: bool,
+    /// How deep groups are nested.
+    pub depth: i32,
+}
+
 /// The longest payload of v6: a collective on the copy engines. Not asked for; its size is that of the descriptor.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -253,7 +263,7 @@ pub type InitV5 =
 
 /// Event types, one bit each.
 pub mod event {
-    /// A group of calls.
+    /// A group of operations.
     pub const GROUP: u64 = 1 << 0;
     /// A collective.
     pub const COLL: u64 = 1 << 1;
@@ -265,6 +275,8 @@ pub mod event {
     pub const PROXY_STEP: u64 = 1 << 4;
     /// A channel of a kernel.
     pub const KERNEL_CH: u64 = 1 << 6;
+    /// A group of calls. From v5 on it is told with any of the others.
+    pub const GROUP_API: u64 = 1 << 8;
 }
 
 /// States of `recordEventState`.
@@ -350,6 +362,7 @@ mod tests {
         assert_eq!(offsets!(ProxyOp: pid, channel, peer, steps, chunk, send), [24, 28, 32, 36, 40, 44]);
         assert_eq!(offsets!(ProxyStep: step), [24]);
         assert_eq!(offsets!(KernelCh: channel, timer), [24, 32]);
+        assert_eq!(offsets!(GroupApi: captured, depth), [24, 28]);
     }
 
     #[test]

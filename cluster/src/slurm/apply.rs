@@ -63,7 +63,7 @@ pub struct ThisRun {
     /// Its nodes.
     pub nodes: Vec<String>,
     /// Whether what was found of its nodes holds as well when it is just ending: a fault while it ran often ends it, and
-    /// its nodes are still its own. Drains and AdminComment follow then; nothing is done to the job.
+    /// its nodes are still its own. Drains follow then; nothing is done to the job.
     pub ending: bool,
 }
 
@@ -156,11 +156,16 @@ fn is_this_run(job: &JobView, run: &ThisRun) -> Result<(), String> {
         nodes.sort_unstable();
         nodes
     };
-    let elsewhere = || {
-        (sorted(&job.nodes) != sorted(&run.nodes))
-            .then(|| format!("it is on other nodes by now: {}", job.nodes.join(",")))
-    };
     let ending = run.ending && job.is_ending() && job.restarts == run.restart;
+    let elsewhere = || {
+        // Of a job that is ending Slurm shows the nodes that are not free yet.
+        let same = if ending {
+            job.nodes.iter().all(|node| run.nodes.contains(node))
+        } else {
+            sorted(&job.nodes) == sorted(&run.nodes)
+        };
+        (!same).then(|| format!("it is on other nodes by now: {}", job.nodes.join(",")))
+    };
     match job.changed(run.restart).filter(|_| !ending).or_else(elsewhere) {
         Some(words) => Err(format!("job {}: {words}", job.job_id)),
         None => Ok(()),
@@ -252,7 +257,8 @@ impl Work<'_> {
     async fn one(&mut self, step: &Step, job: &JobView) -> Result<String, String> {
         let (scontrol, deadline) = (self.scontrol, self.deadline);
         let target = job.target();
-        if job.is_ending() && !matches!(step, Step::AdminComment { .. }) {
+        // Slurm takes no change of it any more.
+        if job.is_ending() {
             return Err("the job is ending".to_owned());
         }
         match step {

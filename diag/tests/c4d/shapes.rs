@@ -7,6 +7,7 @@ use diag::c4d::digest::{
     Telemetry,
 };
 use diag::c4d::finding::{Class, Finding, State};
+use diag::c4d::matrix::Delay;
 use diag::c4d::picture::Picture;
 use diag::c4d::settings::Settings;
 use diag::c4d::step;
@@ -271,6 +272,48 @@ fn where_a_stuck_transport_is_known_by_who_waits_for_the_network() {
     assert_eq!(receiver.subject, Subject::Node { node: 1 });
     assert!(receiver.message.contains("everything that n1 receives is stuck"), "{}", receiver.message);
     assert_eq!(stuck(&[], &mut world).subject, Subject::Fabric, "all wait, nobody for the network");
+}
+
+#[test]
+fn the_worst_delays_are_shown_and_stay_when_nothing_is_told_any_more() {
+    let all: Vec<(usize, Far)> = (0..4).map(|at| (at, IN)).collect();
+    let mut world = World::of(4).collective(7, Func::AllReduce, &all);
+    for at in 0..4 {
+        let step = |to: usize| {
+            let (steps, wire_us, open) = match (at, to) {
+                (0, 1) => (0, 0, Some(StepState::Wire)),
+                (2, 3) => (10, 9000, None),
+                _ => (10, 100 + to as u64, None),
+            };
+            StepWait {
+                peer: to as u32,
+                channel: 0,
+                send: true,
+                steps,
+                gpu_us: 0,
+                credit_us: 0,
+                wire_us,
+                open,
+            }
+        };
+        world.ranks[at].comms[0].steps = (0..4).filter(|to| *to != at).map(step).collect();
+    }
+    let (mut picture, _) = world.still(20);
+    let shown = picture.delays().to_vec();
+    let ends: Vec<(u32, u32, bool)> =
+        shown.iter().take(2).map(|one| (one.from.node, one.to.node, one.open)).collect();
+    assert_eq!(ends, [(0, 1, true), (2, 3, false)], "{shown:#?}");
+    assert_eq!((shown.len(), shown[1].mean_us, shown[1].comm, shown[1].from.rank), (12, 900, 7, Some(2)));
+    for rank in &mut world.ranks {
+        rank.comms[0].steps.clear();
+    }
+    for second in 21..=60 {
+        step(&mut picture, &world.digests(second, 0), 1_000_000 + second * 1000, &settings());
+    }
+    // The last window in which steps were told had a second less, or more.
+    let of =
+        |list: &[Delay]| list.iter().map(|one| (one.from.node, one.to.node, one.mean_us)).collect::<Vec<_>>();
+    assert_eq!(of(picture.delays()), of(&shown));
 }
 
 #[test]

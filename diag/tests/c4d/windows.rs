@@ -174,10 +174,10 @@ fn what_only_looks_like_a_fault_is_none_while_kernels_come_and_go() {
 const SAMPLED: Event = Event::Windows { on_ms: 1_000, of_ms: 5_000 };
 
 /// A job with steps of some 50 ms, which the agent would tell of in windows.
-fn fast(clean_ms: u64) -> Watch {
+fn fast(events: &[Event], clean_ms: u64) -> Watch {
     let mut plan = Plan::new(Shape::SMALL, 11);
     plan.compute_ms = 4.0;
-    plan.events.push(SAMPLED);
+    plan.events.extend(events);
     let mut watch = Watch::new(plan);
     watch.until(clean_ms);
     assert!(watch.said.is_empty(), "{:#?}", watch.said);
@@ -186,7 +186,12 @@ fn fast(clean_ms: u64) -> Watch {
 
 #[test]
 fn a_rank_that_lags_is_named_from_windows() {
-    for (start, name) in [(begun(&[PARTS[0]], 60_000), "1 s of 10 s"), (fast(30_000), "1 s of 5 s")] {
+    let parts = [
+        (fast(&[], 30_000), "all the time"),
+        (fast(&[SAMPLED], 30_000), "1 s of 5 s"),
+        (begun(&[PARTS[0]], 60_000), "1 s of 10 s, few operations"),
+    ];
+    for (start, name) in parts {
         let mut longest_ms = 0;
         for rank in (0..Shape::SMALL.ranks()).step_by(7) {
             let at_ms = start.now_ms + 700;
@@ -200,18 +205,18 @@ fn a_rank_that_lags_is_named_from_windows() {
 
 #[test]
 fn a_slow_connection_is_named_from_windows() {
-    {
-        let (start, part) = (fast(40_000), SAMPLED);
+    for (events, name) in [(&[][..], "all the time"), (&[SAMPLED], "1 s of 5 s")] {
+        let start = fast(events, 40_000);
         let mut longest_ms = 0;
         for rank in (0..Shape::SMALL.ranks()).step_by(7) {
             let at_ms = start.now_ms + 700;
             let event = Event::SlowLink { rank, at_ms, until_ms: None, factor: 60.0 };
             let watch = after(&start, 60_000, event);
             let confirmed = watch.confirmed();
-            assert!(!confirmed.is_empty(), "{part:?} {rank}");
+            assert!(!confirmed.is_empty(), "{name} {rank}");
             assert!(confirmed.iter().all(|(_, one)| one.class == Class::CommunicationSlow), "{confirmed:#?}");
             longest_ms = longest_ms.max(confirmed[0].0 - at_ms);
         }
-        println!("{part:?}: a slow connection is named within {longest_ms} ms");
+        println!("{name}: a slow connection is named within {longest_ms} ms");
     }
 }

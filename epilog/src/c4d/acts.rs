@@ -86,6 +86,8 @@ struct State {
     next: Option<Standing>,
     busy: bool,
     ending: bool,
+    /// Nobody takes what is handed over.
+    gone: bool,
     done: Vec<Act>,
 }
 
@@ -135,7 +137,7 @@ impl Acts {
             let mut state = shared.lock();
             state.ending = true;
             shared.changed.notify_all();
-            let is_busy = |state: &mut State| state.busy || state.next.is_some();
+            let is_busy = |state: &mut State| !state.gone && (state.busy || state.next.is_some());
             let waited = shared.changed.wait_timeout_while(state, END_WAIT, is_busy);
             drop(waited.map_err(PoisonError::into_inner));
         }
@@ -197,8 +199,8 @@ impl Acts {
                 self.events.event(&line, false);
             }
             // What holds was said when it was found.
-            _ if !report.findings.is_empty() => {}
-            _ => {
+            Outcome::Fail | Outcome::Suspect | Outcome::Environment => {}
+            Outcome::Error => {
                 let why = report.errors.first().cloned().unwrap_or_default();
                 let line = format!("event=RuntimeCheckFailed outcome={outcome} summary={why:?}");
                 self.events.event(&line, true);
@@ -233,8 +235,7 @@ fn start(case: &Case, events: &Events) -> Arc<Shared> {
     let started = std::thread::Builder::new().name("acts".into()).spawn(move || work(&theirs, &mut hand));
     if let Err(error) = started {
         events.log(&format!("nothing is done about what was found: no thread can be started: {error}"));
-        // Nobody takes what is handed over, and the end must not wait for it.
-        shared.lock().ending = true;
+        shared.lock().gone = true;
     }
     shared
 }
@@ -242,7 +243,7 @@ fn start(case: &Case, events: &Events) -> Arc<Shared> {
 fn work(shared: &Shared, hand: &mut Hand) {
     let mut pause = FIRST_PAUSE;
     for _ in 0..MOST_ROUNDS {
-        let Some(standing) = take(shared) else { return };
+        let Some(standing) = take(shared) else { break };
         let acts = hand.round(&standing);
         let mut state = shared.lock();
         state.done.extend(acts);
@@ -256,8 +257,8 @@ fn work(shared: &Shared, hand: &mut Hand) {
         drop(shared.changed.wait_timeout_while(state, pause, rest).map_err(PoisonError::into_inner));
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-    // Nobody is left to do what comes now.
-    shared.lock().ending = true;
+    shared.lock().gone = true;
+    shared.changed.notify_all();
 }
 
 /// The next round's task; `None`: there will be none.

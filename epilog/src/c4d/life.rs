@@ -10,6 +10,7 @@ use cluster::events::Events;
 use cluster::order::Telemetry as Reach;
 use diag::c4d::digest::MAX_RANKS;
 use diag::c4d::finding::{Finding, State};
+use diag::health::HealthEvent;
 use diag::report::printable;
 use diag::telemetry::{MAX_TAKEN_CHARS, TAKEN_FILE_NAME};
 use jiff::Timestamp;
@@ -203,10 +204,10 @@ impl Watch {
         let news = self.health.look(&mut self.ranks, &mut self.report, now);
         self.ranks.expects_end(self.watchdog.ends());
         let digest = self.ranks.look(now);
-        let health = self.held.tell(news, now);
+        let health = self.held.tell(news.clone(), now);
         let speaks = self.bench.as_ref().is_some_and(Bench::speaks);
         let tellings = self.link.exchange(digest, health, speaks, now);
-        let Some(bench) = &mut self.bench else { return self.follow(now) };
+        let Some(bench) = &mut self.bench else { return self.follow(&news, now) };
         let news = bench.sit(&tellings, self.link.heard(now), self.link.other_told(now), now);
         let saying = bench.saying();
         self.ranks.wants_steps(&saying.wants_steps);
@@ -231,12 +232,17 @@ impl Watch {
     }
 
     /// What a node does that does not judge.
-    fn follow(&mut self, now: Instant) {
+    fn follow(&mut self, own: &[HealthEvent], now: Instant) {
         let guidance = self.link.guidance(now);
         self.ranks.wants_steps(guidance.map_or(&BTreeSet::new(), |saying| &saying.wants_steps));
         self.ranks.expects_trouble(guidance.is_some_and(|saying| saying.trouble));
         let judged = guidance.is_some();
         self.know(judged, now);
+        // Where nobody speaks for the job its own hardware is not passed over in silence.
+        for event in own.iter().filter(|_| !judged) {
+            let (line, warning) = acts::hardware_event(&self.report.node, event);
+            self.events.event(&line, warning);
+        }
     }
 
     /// Keeps whether the job is judged, and says so once where nobody does for a while.

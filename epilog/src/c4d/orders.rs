@@ -113,9 +113,12 @@ impl Orders {
             }
         }
         let number = self.last.map_or(0, |(order, _)| order.number).wrapping_add(1).max(1);
-        let order = Order { number, telemetry: true, kernels, steps_ms };
+        Some(Order { number, telemetry: true, kernels, steps_ms })
+    }
+
+    /// That order is on its way. One that is not is chosen again.
+    pub fn wrote(&mut self, order: Order, now: Instant) {
         self.last = Some((order, now));
-        Some(order)
     }
 
     /// By how much a rank does: all the time, or again and again.
@@ -220,9 +223,21 @@ mod tests {
         let at = |second| begun + Duration::from_secs(second);
         let each = |second| {
             let (pace, wish) = does(second);
-            orders.choose(pace, wish, at(second)).map(|order| (second, order))
+            let order = orders.choose(pace, wish, at(second))?;
+            orders.wrote(order, at(second));
+            Some((second, order))
         };
         (0..seconds).filter_map(each).collect()
+    }
+
+    #[test]
+    fn an_order_that_is_not_on_its_way_is_chosen_again() {
+        let (mut orders, begun) = (Orders::default(), Instant::now());
+        let at = |second| begun + Duration::from_secs(second);
+        let first = orders.choose(pace(1, 1), NO_WISH, at(0)).unwrap();
+        assert_eq!(orders.choose(pace(1, 1), NO_WISH, at(1)), Some(first));
+        orders.wrote(first, at(1));
+        assert_eq!(orders.choose(pace(1, 1), NO_WISH, at(2)), None);
     }
 
     #[test]

@@ -123,8 +123,10 @@ impl Known {
             && !process.state.ended()
         {
             let wish = Wish { steps: comms.iter().any(|comm| steps.contains(&comm.id)), trouble };
-            if let Some(order) = self.orders.choose(ring.pace(), wish, now) {
-                self.pen.write(ring.file(), order);
+            if let Some(order) = self.orders.choose(ring.pace(), wish, now)
+                && self.pen.write(ring.file(), order)
+            {
+                self.orders.wrote(order, now);
             }
         }
         let pid = self.process.pid();
@@ -151,7 +153,9 @@ mod tests {
     use diag::c4d::finding::{Class, Finding, State};
     use diag::c4d::settings::Settings;
     use nccl_profiler::handover::{Hello, Status};
-    use nccl_profiler::ring::{COMMUNICATORS_AT, FILE_BYTES, Function, Header, LAYOUT_VERSION};
+    use nccl_profiler::ring::{
+        COMMUNICATORS_AT, FILE_BYTES, Function, Header, LAYOUT_VERSION, ORDER_AT, Order,
+    };
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::os::unix::fs::FileExt;
     use std::process::{Child, Command};
@@ -257,5 +261,62 @@ mod tests {
         ranks.look(Instant::now());
         assert!(ranks.admit(stranger(u32::MAX - 1000)));
         assert_eq!(ranks.look(Instant::now()).ranks.len(), MAX_RANKS);
+    }
+
+    // Many operations a second, of which only calls are told: the windows are over when it stops.
+    #[test]
+    fn a_rank_that_stops_while_its_kernels_are_not_told_is_named_in_time() {
+        let programs = [0, 1].map(Program::start);
+        programs.iter().for_each(|program| program.put(56, &[6]));
+        let begun = Instant::now();
+        let mut ranks = Ranks::new(0, &[]);
+        let mut judge = Judge::new(&["n1".into()], Settings::default(), begun);
+        assert!(programs.iter().all(|program| ranks.admit(program.arrival())));
+        let mut found = Vec::new();
+        for second in 1..=40 {
+            let calls = 4000 * second.min(20);
+            programs[0].progress(calls + 1, 90, 90);
+            programs[1].progress(calls, 70, 70);
+            let now = begun + Duration::from_secs(second);
+            let telling = Telling { digest: ranks.look(now), health: Vec::new() };
+            found.extend(judge.judge(&[telling], now).into_iter().map(|one| (second, one)));
+        }
+        let [(second, finding)] = found.as_slice() else { panic!("{found:#?}") };
+        assert!(*second <= 20 + 15, "{second}");
+        let suspects: Vec<u32> = finding.suspects.iter().map(|who| who.pid).collect();
+        assert_eq!((finding.class, suspects), (Class::NonCommunicationHang, vec![programs[1].child.id()]));
+    }
+
+    #[test]
+    fn orders_reach_the_rings_of_those_who_are_meant() {
+        let programs = [0, 1].map(Program::start);
+        let begun = Instant::now();
+        let mut ranks = Ranks::new(0, &[]);
+        assert!(programs.iter().all(|program| ranks.admit(program.arrival())));
+        programs[0].progress(5, 5, 5);
+        programs[1].put(COMMUNICATORS_AT + 8, &[0xcd]);
+        programs[1].progress(5, 5, 5);
+        let order = |program: &Program| {
+            let mut bytes = [0; 8];
+            program.ring.read_exact_at(&mut bytes, ORDER_AT).unwrap();
+            Order::of(u64::from_le_bytes(bytes))
+        };
+        let wait = |is: &dyn Fn() -> bool| {
+            let until = Instant::now() + Duration::from_secs(30);
+            while !is() {
+                assert!(Instant::now() < until, "{:?} {:?}", order(&programs[0]), order(&programs[1]));
+                std::thread::yield_now();
+            }
+        };
+        ranks.look(begun);
+        wait(&|| programs.iter().all(|program| order(program).is_some_and(|one| one.steps_ms == 0)));
+        ranks.wants_steps(&[0xcd].into());
+        // Each ring has one order at a time.
+        for second in 1..=5 {
+            ranks.look(begun + Duration::from_secs(second));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        wait(&|| order(&programs[1]).is_some_and(|one| one.steps_ms > 0));
+        assert_eq!(order(&programs[0]).unwrap().steps_ms, 0);
     }
 }

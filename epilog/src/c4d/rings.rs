@@ -33,9 +33,10 @@ const MOST_RECORDS: u64 = nccl_profiler::ring::CAPACITY;
 const STEP_EVENTS: u64 = 1 << 4;
 const KERNEL_EVENTS: u64 = 1 << 6;
 
-/// What the plugin counts where it could not tell something that happened. The others count what did not happen.
-const UNTOLD: [Counter; 5] =
-    [Counter::CommunicatorsFull, Counter::OpsFull, Counter::StepsFull, Counter::RecordBusy, Counter::Evicted];
+/// What the plugin counts where it could not tell of an operation that happened. The others count what did not happen, or only what
+/// an operation waited for.
+const UNTOLD: [Counter; 4] =
+    [Counter::CommunicatorsFull, Counter::OpsFull, Counter::RecordBusy, Counter::Evicted];
 
 /// One rank's ring, and when what it counts changed by this node's clock.
 #[derive(Debug)]

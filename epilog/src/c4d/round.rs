@@ -11,6 +11,7 @@ use cluster::slurm::apply::{Applied, Step, ThisRun, apply};
 use cluster::slurm::scontrol::Scontrol;
 use diag::admin_comment::runtime_part;
 use diag::c4d::decide::{self, RuntimeAction, RuntimeCase, Wanted, decide};
+use diag::c4d::finding::{Class, Finding};
 use diag::c4d::settings::Settings;
 use diag::facts::{NodeId, Roster, RosterEntry};
 use diag::job::JobView;
@@ -129,6 +130,7 @@ impl Hand {
             .iter()
             .map(|(node, event)| decide::hardware_item(*node, self.case.roster.name(*node), event))
             .collect();
+        let (findings, beside) = self.not_beside_others(&standing.findings, deadline).await;
         let wanted = decide(RuntimeCase {
             fail_action: self.case.fail_action,
             policy: &self.case.actions,
@@ -136,14 +138,15 @@ impl Hand {
             by_site: self.case.by_site,
             job: job.as_ref(),
             roster: &self.case.roster,
-            findings: &standing.findings,
+            findings: &findings,
             hardware: &hardware,
             coverage: &standing.coverage,
             job_id: self.case.run.job_id,
             check_number: self.case.check_number(),
         });
         let line = decide::line(&standing.findings, &hardware, &self.case.roster);
-        let (steps, obstacles) = self.steps(&wanted, job.as_ref(), &line);
+        let (steps, mut obstacles) = self.steps(&wanted, job.as_ref(), &line);
+        obstacles.extend(beside);
         let applied = apply(&self.scontrol, &self.case.run, &steps, deadline).await;
         self.again |= applied.controller_lost;
         let mut acts = self.taken_down(&applied);
@@ -153,6 +156,42 @@ impl Hand {
             self.tell(&wanted, &acts);
         }
         acts
+    }
+
+    /// The findings without those that another job's load on the same node may explain, where they would be acted on; and
+    /// words for these. What hangs is nobody's load.
+    async fn not_beside_others(
+        &self,
+        findings: &[Finding],
+        deadline: Instant,
+    ) -> (Vec<Finding>, Vec<String>) {
+        let by_load = |one: &Finding| matches!(one.class, Class::Straggler | Class::CommunicationSlow);
+        let acts = self.case.settings.telemetry_may_drain && self.case.fail_action != FailAction::Retain;
+        let nodes: BTreeSet<NodeId> =
+            findings.iter().filter(|one| by_load(one)).flat_map(|one| one.subject.nodes()).collect();
+        if !acts || nodes.is_empty() {
+            return (findings.to_vec(), Vec::new());
+        }
+        let names: Vec<String> = nodes.iter().map(|node| self.case.roster.name(*node).to_owned()).collect();
+        let others = self.scontrol.neighbours(self.case.run.job_id, &names, deadline).await;
+        let mut words = Vec::new();
+        let kept = findings.iter().filter(|one| {
+            let on = one.subject.nodes();
+            let mut named = on.iter().map(|node| self.case.roster.name(*node));
+            let other = match &others {
+                _ if !by_load(one) => None,
+                Ok(others) => {
+                    named.find_map(|name| Some(format!("job {} runs on {name} as well", others.get(name)?)))
+                }
+                Err(error) => {
+                    Some(format!("whether other jobs run there is not known: {}", cluster::chain(error)))
+                }
+            };
+            words.extend(other.iter().map(|why| format!("nothing is done about a {}: {why}", one.class)));
+            other.is_none()
+        });
+        let kept = kept.cloned().collect();
+        (kept, words)
     }
 
     /// Drains first, then the job, and last our part of its comment: what is not done yet.
@@ -179,7 +218,8 @@ impl Hand {
                     .map(|drain| Step::Drain { node: drain.node.clone(), reason: drain.reason.clone() }),
             );
         }
-        if wanted.verdict.outcome == Outcome::Environment {
+        let drains = self.case.actions.drain_on.contains(&self.case.fail_action);
+        if drains && wanted.verdict.outcome == Outcome::Environment {
             obstacles.push(format!("nobody is drained: {}", wanted.verdict.summary));
         }
         if let RuntimeAction::Requeue { exclude } = &wanted.job {
@@ -189,7 +229,8 @@ impl Hand {
                 steps.push(Step::Requeue { exclude: exclude.clone(), nice: self.case.actions.requeue_nice });
             }
         }
-        if let Some(job) = job {
+        // Of a job that is ending nothing can be changed any more.
+        if let Some(job) = job.filter(|job| !job.is_ending()) {
             let requeued = steps.iter().any(|step| matches!(step, Step::Requeue { .. }));
             let drains = steps.iter().filter_map(|step| match step {
                 Step::Drain { node, .. } => Some(node.as_str()),

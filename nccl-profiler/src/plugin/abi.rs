@@ -138,6 +138,13 @@ unsafe fn begun<const API: u32>(context: *const c_void, descriptor: *const c_voi
                 let gpu_ns = if API >= 4 { (*kernel).timer } else { 0 };
                 super::kernel_began(ring, parent, (*kernel).channel, gpu_ns)
             }
+            event::GROUP_API if API >= 5 => {
+                // By its byte: a Rust bool must not be anything but 0 and 1.
+                if payload::<u8>(descriptor).read() != 0 {
+                    super::captured(ring, context);
+                }
+                nothing
+            }
             event::PROXY_OP => super::transfer_began(ring, context, parent, &*payload::<ProxyOp>(descriptor)),
             event::PROXY_STEP => super::step_began(ring, parent, (*payload::<ProxyStep>(descriptor)).step),
             _ => nothing,

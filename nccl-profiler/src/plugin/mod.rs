@@ -216,6 +216,15 @@ fn changed(pointer: *const c_void, what: i32, word: impl FnOnce() -> u64) {
     }
 }
 
+/// A CUDA graph is being captured. What NCCL is asked for then holds for every replay, and without KernelCh replays are not numbered,
+/// or not told at all: of ranks with it and ranks without it one would seem to fall behind the other. So it stays on from here.
+fn captured(ring: Ring, context: *const c_void) {
+    process::pin_kernels();
+    if let Some(communicator) = communicator(ring, context) {
+        process::obey(ring, communicator, system::now_ns());
+    }
+}
+
 /// The handle of every group. Up to 2.28.2 NCCL tells only operations whose group has one, and to this day it numbers collectives in
 /// CUDA graphs only then.
 fn group() -> *mut c_void {

@@ -42,6 +42,8 @@ static KERNELS_UNTIL_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 /// Bits that are 0 in the number of an operation that KernelCh goes on with, and for how long; 0: it does not.
 static EVERY_BITS: AtomicU64 = AtomicU64::new(0);
 static EVERY_NS: AtomicU64 = AtomicU64::new(0);
+/// Not 0: KernelCh is never off, whatever is ordered.
+static PINNED: AtomicU32 = AtomicU32::new(0);
 static STEPS_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 
 /// The ring, if there is one and this process may write to it.
@@ -79,6 +81,10 @@ pub(super) unsafe fn began(api: u32, mask: *mut i32, log: Option<Log>, identity:
     let nothing = core::ptr::null_mut();
     // SAFETY: the caller's promise.
     let ring = active().or_else(|| unsafe { set_up(api, log) });
+    // Before v5 nobody says whether a graph is being captured.
+    if api < 5 {
+        pin_kernels();
+    }
     let Some(ring) = ring else {
         // SAFETY: the caller's promise.
         unsafe { set(mask, 0) };
@@ -109,6 +115,11 @@ pub(super) fn ended(context: *const c_void) {
     if communicator.end(ring, system::now_ns()) {
         steps::forget(ring, communicator);
     }
+}
+
+/// KernelCh is never off again.
+pub(super) fn pin_kernels() {
+    PINNED.store(1, Relaxed);
 }
 
 /// KernelCh goes on with this operation, if the agent wants it with this number.
@@ -168,7 +179,7 @@ fn wanted(ring: Ring, now_ns: u64) -> u64 {
         return 0;
     }
     let mut mask = event::COLL | event::P2P;
-    if now_ns < KERNELS_UNTIL_NS.load(Relaxed) {
+    if now_ns < KERNELS_UNTIL_NS.load(Relaxed) || PINNED.load(Relaxed) != 0 {
         mask |= event::KERNEL_CH;
     }
     if now_ns < STEPS_UNTIL_NS.load(Relaxed) {

@@ -8,7 +8,8 @@
 pub enum Kernels {
     /// Always.
     On,
-    /// Never: only what is enqueued is known, and NCCL does not number collectives in CUDA graphs.
+    /// Never: only what is enqueued is known, and NCCL does not number collectives in CUDA graphs. From a process's first capture
+    /// of one on, and with interfaces before v5, which don't tell of it, KernelCh stays on whatever is ordered.
     Off,
     /// For so many milliseconds from the moment that the rank reads the order, then no more.
     For(u16),

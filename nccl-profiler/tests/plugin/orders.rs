@@ -5,7 +5,8 @@ use nccl_profiler::ring::{Function, Kernels, Order, Record, Steps};
 use crate::agent::{Rank, Ring, done, load, tell};
 use crate::nccl::{ALL_REDUCE, COMM, Coll, LIGHT, Nccl, ProxyOp};
 
-pub const SCENARIOS: &[(&str, fn())] = &[("obey", obey), ("windows", windows), ("numbers", numbers)];
+pub const SCENARIOS: &[(&str, fn())] =
+    &[("obey", obey), ("windows", windows), ("numbers", numbers), ("graphs", graphs), ("old", old)];
 
 /// Without KernelCh.
 const NO_KERNELS: i32 = 6;
@@ -149,6 +150,59 @@ fn a_window_begins_with_a_number_that_all_ranks_have() {
     let progress = *ring.communicator().progress(Function::AllReduce);
     assert_eq!((progress.enqueued, progress.started, progress.finished, progress.running), (10, 10, 10, 0));
     ring.counts(&[]);
+}
+
+fn graphs() {
+    let nccl = load(5);
+    let context = nccl.init(COMM);
+    operation(&nccl, context, 0);
+    tell("ready");
+    let group = |captured: u8| {
+        let handle =
+            nccl.start(context, 1 << 8, crate::nccl::Handle::NULL, |event| event.put(24, &[captured]));
+        assert_eq!(handle, crate::nccl::Handle::NULL);
+        nccl.mask()
+    };
+    let masks = [operation(&nccl, context, 1), group(0), group(1), operation(&nccl, context, 2), group(0)];
+    tell(&format!("{masks:?}"));
+    tell(&format!("{}", operation(&nccl, context, 3)));
+}
+
+// All replays of a graph have what its capture had: ranks must not differ in that.
+#[test]
+fn kernels_stay_on_from_the_first_capture_of_a_graph() {
+    let mut rank = Rank::start("graphs");
+    let ring = rank.ring();
+    assert_eq!(rank.hear(), "ready");
+    order(&ring, 1, true, Kernels::Off, 0);
+    rank.answer();
+    assert_eq!(rank.hear(), format!("{:?}", [NO_KERNELS, NO_KERNELS, LIGHT, LIGHT, LIGHT]));
+    assert_eq!(ring.reader.header().unwrap().mask, LIGHT as u64);
+    order(&ring, 2, true, Kernels::Every { shift: 9, ms: 20 }, 0);
+    rank.answer();
+    assert_eq!(rank.hear(), LIGHT.to_string());
+    rank.answer();
+    rank.finish();
+}
+
+fn old() {
+    let nccl = load(4);
+    let context = nccl.init(COMM);
+    operation(&nccl, context, 0);
+    tell("ready");
+    tell(&format!("{}", operation(&nccl, context, 1)));
+}
+
+#[test]
+fn kernels_stay_on_where_nobody_tells_of_graphs() {
+    let mut rank = Rank::start("old");
+    let ring = rank.ring();
+    assert_eq!(rank.hear(), "ready");
+    order(&ring, 1, true, Kernels::Off, 0);
+    rank.answer();
+    assert_eq!(rank.hear(), LIGHT.to_string());
+    rank.answer();
+    rank.finish();
 }
 
 // An agent that died must not leave a costly mask behind.

@@ -66,6 +66,20 @@ fn storage_that_does_not_answer_costs_no_verdict() {
     assert_eq!(drained.iter().map(|(node, _)| node.as_str()).collect::<Vec<_>>(), ["n2"]);
     slow.undo().unwrap();
 
+    // What the agent of the runtime check said is lost, and no node waits for it.
+    let output = cluster.srun(["-wn1", "--runtime-check", "true"]).ok().unwrap();
+    assert!(output.success(), "{output:?}");
+    let log = cluster.log_file("slurmd.n1.log");
+    wait::until(SOON, "slurmd's log says it", || {
+        let log = std::fs::read_to_string(&log)?;
+        let late =
+            |line: &str| line.contains("the runtime report was not written") && line.contains("within 2.0 s");
+        Ok(log.lines().any(late).then_some(()))
+    })
+    .unwrap();
+    let freed = |node: &aimaster_tests::NodeInfo| !node.is("COMPLETING") && !node.is("ALLOCATED");
+    cluster.wait_node("n1", "is free", freed, SOON).unwrap();
+
     for node in ["n1", "n2", "n3"] {
         wait::until(SOON, "no helper is left", || Ok((helpers(&cluster, node) == 0).then_some(()))).unwrap();
     }
@@ -97,4 +111,14 @@ fn the_job_s_user_owns_the_report_where_the_policy_says_so() {
     assert_eq!(told.stdout.trim(), "alice alice 640");
     let shown = cluster.aimaster(["report", &job.to_string()]).run().unwrap();
     assert!(shown.success() && shown.stdout.contains("PASS"), "{}{}", shown.stdout, shown.stderr);
+
+    // The same of what the agent of the runtime check said.
+    cluster.srun(["-wn1", "--runtime-check", "true"]).ok().unwrap();
+    let job = cluster.last_job().unwrap();
+    let file = shared.join(format!("{job}/1/runtime.json")).display().to_string();
+    let told = wait::until(SOON, "the runtime report", || {
+        let told = cluster.exec("n1", ["stat", "-c", "%U %G %a", &file])?;
+        Ok(told.success().then_some(told))
+    });
+    assert_eq!(told.unwrap().stdout.trim(), "alice alice 640");
 }

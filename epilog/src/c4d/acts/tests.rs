@@ -35,7 +35,7 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let script = format!("#!/bin/sh\nD={}\necho \"$@\" >>$D/calls\n{answer}\n", folder.path().display());
-        for name in ["scontrol", "scancel"] {
+        for name in ["scontrol", "scancel", "squeue"] {
             // Copied by a process of its own: whoever forks meanwhile would hold the file open for writing.
             std::fs::write(path("text"), &script).unwrap();
             let mut install = std::process::Command::new("install");
@@ -185,6 +185,19 @@ fn hardware_evidence_drains_once_and_is_told() {
     );
 }
 
+// Faults of the hardware often end the job: its node leaves service all the same, and nothing is asked for in vain.
+#[test]
+fn a_job_that_is_ending_has_its_bad_node_drained() {
+    let mut stage = Stage::new(FailAction::Requeue, true, ANSWER);
+    let ending = JOB.replace("JobState=RUNNING", "JobState=COMPLETING").replace("n[1-2]", "n1");
+    std::fs::write(stage.folder.path().join("job"), ending).unwrap();
+    stage.look(&[xid(Action::Drain)]);
+    stage.acts.end(&mut stage.report);
+    assert_eq!(stage.changes(), [format!("update NodeName=n2 State=DRAIN Reason={REASON}")]);
+    let acts = stage.acts();
+    assert!(acts.contains(&(false, "requeue: the job is ending")) && acts[0].0, "{acts:?}");
+}
+
 #[test]
 fn what_is_only_told_or_only_retained_drains_nobody() {
     for (fail_action, action) in [(FailAction::Retain, Action::Drain), (FailAction::Drain, Action::Report)] {
@@ -284,5 +297,51 @@ fn an_event_of_the_hardware_says_how_much_it_weighs() {
     ] {
         let told = hardware_event("n2", &event);
         assert!(told.0.starts_with(line) && told.1 == warning, "{told:?}");
+    }
+}
+
+/// A finding of telemetry alone about n2.
+fn finding(class: diag::c4d::finding::Class) -> Finding {
+    Finding {
+        class,
+        subject: diag::measurement::Subject::Node { node: 1 },
+        suspects: Vec::new(),
+        suspects_total: 1,
+        operation: None,
+        waiting: 1,
+        compared: (2, 2),
+        message: "rank 1 is late".into(),
+        evidence: Vec::new(),
+        confidence: 0.9,
+        since_ms: 1,
+        found_ms: 2,
+        state: diag::c4d::finding::State::Confirmed,
+    }
+}
+
+#[test]
+fn another_job_s_load_drains_nobody_and_what_hangs_is_no_load() {
+    use diag::c4d::finding::Class::{NonCommunicationHang, Straggler};
+    for (others, class, drained) in [
+        ("5|n[1-2]|", Straggler, true),
+        ("5|n[1-2]|\n9|n2|", Straggler, false),
+        ("5|n[1-2]|\n9|n2|", NonCommunicationHang, true),
+        ("squeue: error: no", Straggler, false),
+    ] {
+        let answer = format!("case $0 in *squeue) printf '{others}\n';; esac\n{ANSWER}");
+        let stage = Stage::new(FailAction::Drain, true, &answer);
+        let folder = stage.folder.path();
+        let mut policy = Policy::default();
+        policy.paths.scontrol = folder.join("scontrol");
+        policy.c4d.telemetry_may_drain = true;
+        let case = Case::new(&order(folder, FailAction::Drain, true), &policy);
+        let mut hand = Hand::new(case, Events::open(&folder.join("log"), "test", "n1", 5));
+        let coverage = Coverage { known: 2, unknown: 0, gaps: Vec::new() };
+        let acts = hand.round(&Standing { findings: vec![finding(class)], hardware: Vec::new(), coverage });
+        assert_eq!(acts.iter().any(|act| act.done), drained, "{others} {class}: {acts:?}");
+        assert_eq!(acts.iter().any(|act| act.what.contains("nothing is done about a straggler")), !drained);
+        // What was found stands in the comment all the same.
+        let comment = stage.changes().into_iter().find(|call| call.contains("AdminComment")).unwrap();
+        assert!(comment.contains(&format!("c4d={class}:n2")), "{comment}");
     }
 }
