@@ -72,7 +72,8 @@ pub struct Rank {
     pub process: Process,
     /// Whether what is told of its communicators is whole.
     pub telemetry: Telemetry,
-    /// Whether begin and end of kernels were recorded in this window. Without them `started` and `finished` stand still.
+    /// Whether begin and end of kernels are recorded, and whatever was called before they were is passed. Without that `started` and
+    /// `finished` stand still, and how far the rank is shows only in what it called.
     pub kernels: bool,
     /// Its communicators, at most [`MAX_COMMS`]. One that was finalised or aborted is told once more, as ended.
     pub comms: Vec<Comm>,

@@ -5,6 +5,7 @@
 //! A rank does one thing after the other: it computes, it comes to an operation, it leaves when that is over. A fault changes
 //! what one rank or one connection does; everything else follows.
 
+mod count;
 mod program;
 mod run;
 mod told;

@@ -6,8 +6,9 @@ use diag::c4d::digest::{
 };
 use diag::facts::NodeId;
 
+use super::count::Count;
 use super::program::{DP, NEXT_IN, NEXT_OUT, PREV_IN, PREV_OUT, TP, WORLD};
-use super::run::{BYTES, Count, Group, Job, Life};
+use super::run::{BYTES, Group, Job, Life};
 use super::{Event, chance};
 
 /// Names of the communicators, by kind.
