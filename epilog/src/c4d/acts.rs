@@ -70,6 +70,8 @@ pub struct Acts {
     case: Case,
     events: Events,
     last: Mark,
+    /// What was handed over last.
+    latest: Option<Standing>,
     /// Whether this node spoke for the job at the last look.
     speaks: bool,
     shared: Option<Arc<Shared>>,
@@ -105,6 +107,7 @@ impl Acts {
             case: Case::new(order, policy),
             events: events.clone(),
             last: Mark::default(),
+            latest: None,
             speaks: false,
             shared: None,
         }
@@ -133,6 +136,7 @@ impl Acts {
 
     /// The agent's end: waits a moment for a round, takes what came of it, and says how the watch ended.
     pub fn end(&mut self, report: &mut RuntimeReport) {
+        self.last_look(report);
         if let Some(shared) = &self.shared {
             let mut state = shared.lock();
             state.ending = true;
@@ -145,6 +149,32 @@ impl Acts {
         if self.speaks {
             self.last_event(report);
         }
+    }
+
+    /// What this node's hardware showed since the last look: a GPU that breaks ends many a job at once.
+    fn last_look(&mut self, report: &RuntimeReport) {
+        let standing = self.latest.clone().unwrap_or_else(|| {
+            let coverage = Coverage { known: 0, unknown: 0, gaps: Vec::new() };
+            Standing { findings: Vec::new(), hardware: Vec::new(), coverage }
+        });
+        let key = |event: &HealthEvent| (event.part.clone(), event.what.clone(), event.action);
+        let is_known = |event: &HealthEvent| {
+            let mut known = standing.hardware.iter().filter(|(node, _)| *node == self.case.me);
+            known.any(|(_, other)| key(other) == key(event))
+        };
+        let holds = report.hardware.iter().filter(|event| event.turn != Turn::Ended);
+        let fresh: Vec<HealthEvent> = holds.filter(|event| !is_known(event)).cloned().collect();
+        if !self.speaks || fresh.is_empty() {
+            return;
+        }
+        for event in &fresh {
+            let (line, warning) = hardware_event(&report.node, event);
+            self.events.event(&line, warning);
+        }
+        let me = self.case.me;
+        let hardware = standing.hardware.iter().cloned().chain(fresh.into_iter().map(|one| (me, one)));
+        let hardware = hardware.collect();
+        self.hand_over(Standing { hardware, ..standing });
     }
 
     /// What the hardware of other nodes shows. That it gets older is no reason to write the report again.
@@ -174,6 +204,7 @@ impl Acts {
     }
 
     fn hand_over(&mut self, standing: Standing) {
+        self.latest = Some(standing.clone());
         let shared = self.shared.get_or_insert_with(|| start(&self.case, &self.events));
         shared.lock().next = Some(standing);
         shared.changed.notify_all();

@@ -365,6 +365,7 @@ impl Watch {
     /// The last words, to the file and to the others.
     async fn end(mut self, because: String) {
         self.report.finished = Some(Finished { at: Timestamp::now(), because });
+        self.health.look(&mut self.ranks, &mut self.report, Instant::now());
         self.acts.end(&mut self.report);
         if let Err(error) = self.write() {
             self.events.log(&format!("the last runtime.json can't be written: {error}"));

@@ -199,6 +199,26 @@ fn a_job_that_is_ending_has_its_bad_node_drained() {
 }
 
 #[test]
+fn what_broke_since_the_last_look_is_acted_on_at_the_end() {
+    let mut stage = Stage::new(FailAction::Drain, true, ANSWER);
+    stage.look(&[]);
+    stage.report.hardware = vec![xid(Action::Drain)];
+    let node = "NodeName=n1 Arch=x86_64\n   State=ALLOCATED ThreadsPerCore=1\n";
+    std::fs::write(stage.folder.path().join("node"), node).unwrap();
+    stage.acts.end(&mut stage.report);
+    let drains: Vec<String> = stage.changes().into_iter().filter(|call| call.contains("DRAIN")).collect();
+    assert_eq!(drains, [format!("update NodeName=n1 State=DRAIN Reason={}", REASON.replace("n2", "n1"))]);
+    let events = stage.events();
+    assert!(events[0].contains("event=RuntimeCheckFailed class=hardware outcome=FAIL node=n1"), "{events:?}");
+
+    // One that is silent leaves it to the one that speaks.
+    let mut stage = Stage::new(FailAction::Drain, true, ANSWER);
+    stage.report.hardware = vec![xid(Action::Drain)];
+    stage.acts.end(&mut stage.report);
+    assert_eq!((stage.changes(), stage.events()), (Vec::new(), Vec::<String>::new()));
+}
+
+#[test]
 fn what_is_only_told_or_only_retained_drains_nobody() {
     for (fail_action, action) in [(FailAction::Retain, Action::Drain), (FailAction::Drain, Action::Report)] {
         let mut stage = Stage::new(fail_action, true, ANSWER);
