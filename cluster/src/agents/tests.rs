@@ -1,3 +1,4 @@
+//! Agents of one run on one machine: who is let in, what is told, and what becomes of those who go.
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

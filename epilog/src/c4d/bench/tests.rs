@@ -1,3 +1,4 @@
+//! A bench of simulated nodes: what is news, and who tells it.
 use super::*;
 use diag::c4d::digest::{
     Collective, Comm, Digest, Func, Process, ProcessState, Progress, Rank as DigestRank, Telemetry,

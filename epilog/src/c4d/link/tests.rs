@@ -1,3 +1,4 @@
+//! What nodes tell over a real link, and what does not fit into it.
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 
