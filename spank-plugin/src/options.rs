@@ -80,13 +80,13 @@ const TABLE: [Spec; COUNT] = [
         name: c"runtime-check",
         has_arg: HasArg::Optional,
         argument: c"c4d",
-        help: c"not built yet, refused unless off: watch the job while it runs, and name what hangs or slows it down",
+        help: c"watch the job while it runs, and name what hangs, breaks or slows it down: c4d (also bare), or off",
     },
     Spec {
         name: c"runtime-fail-action",
         has_arg: HasArg::Required,
         argument: c"ACTION",
-        help: c"not built yet, without effect: what to do when the runtime check finds a fault",
+        help: c"what to do when the runtime check finds a fault of a node: retain (default), drain, requeue",
     },
     Spec {
         name: c"aimaster",
