@@ -1,5 +1,5 @@
-//! `cargo xtask demo` and `cargo xtask test`: the two commands that do everything on a fresh Debian 12 machine,
-//! as root, with rustup and git.
+//! Tasks of the project. `cargo xtask demo` and `cargo xtask test` do everything on a fresh Debian 12 machine, as root, with
+//! rustup and git.
 #![forbid(unsafe_code)]
 
 mod install;
