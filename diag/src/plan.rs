@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::chance::{Weight, misses_to_blame, scatters, share};
 use crate::check::{CheckName, Phase, Scope};
 use crate::facts::{Engine, NodeFacts, NodeId, Roster};
 use crate::gpu_facts::FactKind;
@@ -11,9 +12,13 @@ use crate::localise::{PairState, pairs};
 use crate::measurement::{CheckError, Metric, Subject};
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
 
-/// Windows in which a node must have missed before it is at fault. Nodes that share a machine, and busy ones, have
-/// slow moments; the third window costs a second and only where somebody missed twice.
+/// Windows in which a node must have missed at least before it is at fault. Nodes that share a machine, and busy ones,
+/// have slow moments; the third window costs a second and only where somebody missed twice. Of many numbers some miss
+/// three times by chance: [`crate::chance`] says how many windows it takes then.
 const WINDOWS_TO_BLAME: usize = 3;
+
+/// Most windows: where even these don't rule chance out, numbers come and go all over the job.
+const MAX_WINDOWS: usize = 8;
 
 /// Most rounds of an all-node check that a node may spoil by its own trouble before the check is given up.
 const MAX_SPOILT_ROUNDS: usize = 4;
@@ -206,6 +211,9 @@ fn round(check: CheckName, purpose: Purpose, mode: Mode, groups: Vec<Vec<NodeId>
     (!groups.is_empty()).then_some(Round { index: 0, check, purpose, mode, groups })
 }
 
+/// Like with like: two GPUs that each had a slow moment are not one that is slow, and neither are two sizes.
+type Number = (Subject, Metric, Option<u64>);
+
 /// Every node measures by itself; after a miss all measure again at once, so that the windows are alike. Who misses
 /// in every one of them is at fault.
 fn of_nodes(
@@ -220,8 +228,6 @@ fn of_nodes(
         return (nothing, round(check, Purpose::First, Mode::Full, singles()));
     }
     let windows: BTreeSet<u32> = looks.iter().map(|look| look.round).collect();
-    // Like with like: two GPUs that each had a slow moment are not one that is slow, and neither are two sizes.
-    type Number = (Subject, Metric, Option<u64>);
     let missed_in = |window: u32| -> BTreeSet<Number> {
         let missed = looks.iter().filter(|look| look.round == window && look.sight == Sight::Miss);
         missed.flat_map(|look| look.misses().map(Evidence::number)).collect()
@@ -232,16 +238,37 @@ fn of_nodes(
     };
     let numbers: BTreeSet<Number> = missed.iter().flatten().cloned().collect();
     let ever = nodes_of(&numbers);
-    let always: BTreeSet<Number> =
-        numbers.into_iter().filter(|number| missed.iter().all(|window| window.contains(number))).collect();
+    let (always, passing): (BTreeSet<Number>, BTreeSet<Number>) =
+        numbers.into_iter().partition(|number| missed.iter().all(|window| window.contains(number)));
+    let enough = windows_to_blame(looks, &always, (&missed, passing.len()));
     let always = nodes_of(&always);
-    if rounds < WINDOWS_TO_BLAME && always.iter().any(|node| able.contains(node)) {
+    if rounds < enough && always.iter().any(|node| able.contains(node)) {
         let open = Shown::Nodes { failed: BTreeSet::new(), flaky: ever };
         return (open, round(check, Purpose::Confirm, Mode::Full, singles()));
     }
-    let failed = if rounds < WINDOWS_TO_BLAME { BTreeSet::new() } else { always };
+    let failed = if rounds < enough { BTreeSet::new() } else { always };
     let flaky = &ever - &failed;
     (Shown::Nodes { failed, flaky }, None)
+}
+
+/// In how many windows those that missed in `all` so far must miss, so that it is no chance for any of them: by how many
+/// numbers there are, and how many of those that missed did so in some windows only.
+fn windows_to_blame(
+    looks: &[Look],
+    always: &BTreeSet<Number>,
+    (missed, passing): (&[BTreeSet<Number>], usize),
+) -> usize {
+    let mut weights: BTreeMap<Number, Weight> = BTreeMap::new();
+    for one in looks.iter().flat_map(Look::misses).filter(|one| always.contains(&one.number())) {
+        let weight = weights.entry(one.number()).or_insert(Weight::Certain);
+        *weight = (*weight).min(Weight::of(one));
+    }
+    let scattering = |look: &Look| look.evidence.iter().filter(|one| scatters(one)).count();
+    let numbers = looks.iter().map(scattering).sum::<usize>() / missed.len().max(1);
+    let came_and_went: usize = missed.iter().map(|window| window.len() - always.len()).sum();
+    let share = if passing == 0 { 0.0 } else { share(came_and_went, numbers * missed.len()) };
+    let least = weights.values().map(|weight| misses_to_blame(*weight, numbers, share)).max();
+    least.unwrap_or(0).clamp(WINDOWS_TO_BLAME, MAX_WINDOWS)
 }
 
 /// The check's opening rounds, then meetings until nothing would tell more.
@@ -258,9 +285,11 @@ fn of_pairs(
         .into_iter()
         .flat_map(|mode| {
             let own = opening.iter().filter(|(other, _)| *other == mode).count();
-            channels(mode, looks).into_iter().map(move |channel| (channel, own))
+            let channels = channels(mode, looks);
+            let count = channels.len();
+            channels.into_iter().map(move |channel| (channel, own, count))
         })
-        .map(|(channel, own)| (channel, pairs(able, &channel.looks(looks), own)))
+        .map(|(channel, own, count)| (channel, pairs(able, &channel.looks(looks), own, count)))
         .collect();
     // A group that lost a member is dropped; its other member meets somebody later.
     let next = opening
@@ -298,9 +327,11 @@ fn of_all(
     }
     let met: Vec<Look> = looks.iter().filter(|look| look.purpose == Purpose::Localise).cloned().collect();
     let opening = ring_edges(able);
-    let states: Vec<(Channel, PairState)> = channels(Mode::Full, &met)
+    let channels = channels(Mode::Full, &met);
+    let count = channels.len();
+    let states: Vec<(Channel, PairState)> = channels
         .into_iter()
-        .map(|channel| (channel, pairs(able, &channel.looks(&met), opening.len())))
+        .map(|channel| (channel, pairs(able, &channel.looks(&met), opening.len(), count)))
         .collect();
     let meetings: BTreeSet<u32> = met.iter().map(|look| look.round).collect();
     let next = match opening.into_iter().nth(meetings.len()) {
