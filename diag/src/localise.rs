@@ -2,8 +2,8 @@
 //! this on the same looks and comes to the same answer.
 //!
 //! A node is at fault when it missed with two different partners that are each fine with somebody, and missed the same
-//! number often enough that it is no chance ([`crate::chance`]): in a small job, or when it is off by more than half, the
-//! two are enough. A link is at fault when its two nodes are each fine with others and miss with each other as often, and
+//! number often enough, with each of them, that it is no chance ([`crate::chance`]): in a small job, and when it is off by
+//! more than half, the two are enough. A link is at fault when its two nodes are each fine with others and miss with each other as often, and
 //! at least twice. Rank 0 is a node like any other.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,7 +99,9 @@ pub fn pairs(nodes: &BTreeSet<NodeId>, looks: &[Look], opening: usize, channels:
             continue;
         }
         let looks = partners.iter().filter_map(|other| seen.get(&ordered(*node, *other)));
-        let misses = looks.clone().map(|seen| seen.miss).sum();
+        // As often as with the partner with whom it was seen least: a bad link to one, looked at again and again, and a
+        // slow moment with another are no bad node.
+        let misses = partners.len() * looks.clone().map(|seen| seen.miss).min().unwrap_or(0);
         let always = looks.map(|seen| seen.always.clone()).reduce(|kept, other| in_both(&kept, &other));
         if odds.exclude(&always.unwrap_or_default(), misses) {
             state.bad.insert(*node, partners);

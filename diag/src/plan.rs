@@ -109,21 +109,40 @@ impl CheckState {
 /// The next step of the suite.
 #[must_use]
 pub fn next(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Step {
-    states(suite, roster, results).into_iter().find_map(|state| state.next).map_or(
-        Step::Finished,
-        |mut round| {
-            round.index = u32::try_from(results.len()).unwrap_or(u32::MAX);
-            Step::Measure(round)
-        },
-    )
+    Settled::default().next(suite, roster, results)
+}
+
+/// The checks that need no more rounds, kept from step to step: no later round changes what is known of them, and to judge
+/// all of them again at each step takes seconds in a large job.
+#[derive(Debug, Default)]
+pub struct Settled(Vec<CheckState>);
+
+impl Settled {
+    /// The next step, as [`next`] gives it: of the same suite and roster as before, `results` being those of before and
+    /// what came since.
+    pub fn next(&mut self, suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Step {
+        go_on(&mut self.0, suite, roster, results);
+        let Some(mut round) = self.0.last().and_then(|state| state.next.clone()) else {
+            return Step::Finished;
+        };
+        self.0.pop();
+        round.index = u32::try_from(results.len()).unwrap_or(u32::MAX);
+        Step::Measure(round)
+    }
 }
 
 /// What is known of each check, in order, up to and including the first that needs another round.
 #[must_use]
 pub fn states(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Vec<CheckState> {
-    let mut states: Vec<CheckState> = Vec::new();
-    for &check in &suite.checks {
-        let mut nodes = participants(check.spec().phase, suite, roster, &states);
+    let mut states = Vec::new();
+    go_on(&mut states, suite, roster, results);
+    states
+}
+
+/// Adds what is known of the checks after those.
+fn go_on(states: &mut Vec<CheckState>, suite: &Suite, roster: &Roster, results: &[RoundResult]) {
+    for &check in suite.checks.get(states.len()..).unwrap_or_default() {
+        let mut nodes = participants(check.spec().phase, suite, roster, states);
         let unfit = unfit(check, roster, &nodes);
         nodes.retain(|node| !unfit.contains_key(node));
         let state = CheckState { unfit, ..state(suite, check, nodes, results) };
@@ -133,7 +152,6 @@ pub fn states(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Vec<Ch
             break;
         }
     }
-    states
 }
 
 /// Able nodes, less those that are known to be at fault or to have nothing to measure, those that failed an earlier phase

@@ -5,6 +5,7 @@
 //! checks show of all that. The sets of nodes in [`Job`] are short for faults on the host engine.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part of the simulation")]
 
+pub mod catalogue;
 pub mod fault;
 pub mod machine;
 pub mod measure;
@@ -21,7 +22,7 @@ use diag::facts::{Engine, GpuName, Joined, NodeFacts, NodeId, Roster, RosterEntr
 use diag::gpu_facts::Known;
 use diag::judge::{Hardware, Suite};
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
-use diag::plan;
+use diag::plan::Settled;
 use diag::policy::Policy;
 use diag::request::FailAction;
 use diag::round::{Mode, NodeOutcome, Round, RoundResult, Step};
@@ -230,8 +231,9 @@ impl Job {
     fn rounds(&self, checks: &[CheckName], most: usize) -> Vec<RoundResult> {
         let (suite, roster) = (self.suite(checks), self.roster());
         let mut results: Vec<RoundResult> = Vec::new();
+        let mut settled = Settled::default();
         while results.len() < most
-            && let Step::Measure(round) = plan::next(&suite, &roster, &results)
+            && let Step::Measure(round) = settled.next(&suite, &roster, &results)
         {
             assert!(results.len() < 200, "the plan never ends: {round:?}");
             assert_eq!(round.index as usize, results.len());
