@@ -69,10 +69,12 @@ pub(crate) fn misses_to_blame(weight: Weight, numbers: usize, share: f64) -> usi
     misses
 }
 
-/// A part of a whole, as a share.
-pub(crate) fn share(part: usize, whole: usize) -> f64 {
+/// How many of all numbers come and go, as a share, where so many were seen to: two standard deviations fewer, since one or
+/// two among the few numbers of a small job say nothing.
+pub(crate) fn share(seen: usize, all: usize) -> f64 {
     let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-    if whole == 0 { 0.0 } else { number(part) / number(whole) }
+    let at_least = number(seen) - 2.0 * number(seen).sqrt();
+    if all == 0 { 0.0 } else { at_least.max(0.0) / number(all) }
 }
 
 #[cfg(test)]
@@ -87,5 +89,11 @@ mod tests {
         assert_eq!(plain(100, 1.0), TOO_MANY, "where everything comes and goes nobody is blamed");
         assert_eq!([1, 64, 16_384].map(|numbers| misses_to_blame(Weight::Gross, numbers, 0.0)), [2, 3, 4]);
         assert_eq!(misses_to_blame(Weight::Certain, 16_384, 0.5), 1);
+    }
+
+    #[test]
+    fn a_few_of_a_few_are_no_share() {
+        assert_eq!([share(0, 0), share(1, 8), share(4, 12)], [0.0, 0.0, 0.0]);
+        assert!((share(100, 1000) - 0.08).abs() < 1e-9);
     }
 }

@@ -67,14 +67,15 @@ struct Odds {
 }
 
 impl Odds {
-    fn of(looks: &[Look], seen: &BTreeMap<Pair, Seen>, good: &BTreeSet<NodeId>, channels: usize) -> Self {
+    fn of(looks: &[Look], good: &BTreeSet<NodeId>, channels: usize) -> Self {
         let scattering = |look: &Look| look.evidence.iter().filter(|one| scatters(one)).count();
         let numbers: usize = looks.iter().map(scattering).sum();
         // A pair that missed though both of its nodes are fine with others met a slow moment, or is a bad link.
-        let both_good = |(a, b): &Pair| good.contains(a) && good.contains(b);
-        let passing = seen.iter().filter(|(pair, seen)| seen.miss > 0 && both_good(pair)).count();
+        let both_good = |look: &&Look| look.group.iter().all(|node| good.contains(node));
+        let missed = looks.iter().filter(both_good).flat_map(Look::misses);
+        let passing = missed.filter(|one| scatters(one)).count();
         // Each pair's number speaks against either node.
-        Self { numbers: 2 * numbers * channels, share: share(passing, seen.len()) }
+        Self { numbers: 2 * numbers * channels, share: share(passing, numbers) }
     }
 
     /// Whether so many misses of the same numbers are more than chance.
@@ -89,7 +90,7 @@ impl Odds {
 pub fn pairs(nodes: &BTreeSet<NodeId>, looks: &[Look], opening: usize, channels: usize) -> PairState {
     let seen = tally(looks);
     let mut state = PairState { good: nodes_where(&seen, |seen| seen.fine > 0), ..PairState::default() };
-    let odds = Odds::of(looks, &seen, &state.good, channels);
+    let odds = Odds::of(looks, &state.good, channels);
     let missed = nodes_where(&seen, |seen| seen.miss > 0);
     let mut suspected: BTreeSet<NodeId> = BTreeSet::new();
     for node in missed.difference(&state.good) {

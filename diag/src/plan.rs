@@ -256,9 +256,9 @@ fn of_nodes(
     };
     let numbers: BTreeSet<Number> = missed.iter().flatten().cloned().collect();
     let ever = nodes_of(&numbers);
-    let (always, passing): (BTreeSet<Number>, BTreeSet<Number>) =
-        numbers.into_iter().partition(|number| missed.iter().all(|window| window.contains(number)));
-    let enough = windows_to_blame(looks, &always, (&missed, passing.len()));
+    let always: BTreeSet<Number> =
+        numbers.into_iter().filter(|number| missed.iter().all(|window| window.contains(number))).collect();
+    let enough = windows_to_blame(looks, &always, &missed);
     let always = nodes_of(&always);
     if rounds < enough && always.iter().any(|node| able.contains(node)) {
         let open = Shown::Nodes { failed: BTreeSet::new(), flaky: ever };
@@ -271,11 +271,7 @@ fn of_nodes(
 
 /// In how many windows those that missed in `all` so far must miss, so that it is no chance for any of them: by how many
 /// numbers there are, and how many of those that missed did so in some windows only.
-fn windows_to_blame(
-    looks: &[Look],
-    always: &BTreeSet<Number>,
-    (missed, passing): (&[BTreeSet<Number>], usize),
-) -> usize {
+fn windows_to_blame(looks: &[Look], always: &BTreeSet<Number>, missed: &[BTreeSet<Number>]) -> usize {
     let mut weights: BTreeMap<Number, Weight> = BTreeMap::new();
     for one in looks.iter().flat_map(Look::misses).filter(|one| always.contains(&one.number())) {
         let weight = weights.entry(one.number()).or_insert(Weight::Certain);
@@ -284,7 +280,7 @@ fn windows_to_blame(
     let scattering = |look: &Look| look.evidence.iter().filter(|one| scatters(one)).count();
     let numbers = looks.iter().map(scattering).sum::<usize>() / missed.len().max(1);
     let came_and_went: usize = missed.iter().map(|window| window.len() - always.len()).sum();
-    let share = if passing == 0 { 0.0 } else { share(came_and_went, numbers * missed.len()) };
+    let share = share(came_and_went, numbers * missed.len());
     let least = weights.values().map(|weight| misses_to_blame(*weight, numbers, share)).max();
     least.unwrap_or(0).clamp(WINDOWS_TO_BLAME, MAX_WINDOWS)
 }

@@ -59,7 +59,7 @@ fn cost(job: &Job) -> Cost {
     }
 }
 
-/// Prints the table; whether a job of 1,024 nodes is judged in time.
+/// Prints the table; whether no step of the plan, on which all nodes wait, takes 200 ms.
 pub fn table() -> bool {
     let names: Vec<&str> = CHECKS.iter().map(|check| check.spec().text).collect();
     println!("\ncost of {}, seed 1", names.join(", "));
@@ -86,7 +86,7 @@ pub fn table() -> bool {
                 ms(cost.planning.1),
                 ms(cost.concluding)
             );
-            in_time &= cost.concluding < Duration::from_millis(200);
+            in_time &= cost.planning.1 < Duration::from_millis(200);
         }
     }
     in_time
