@@ -49,8 +49,27 @@ pub struct Hardware {
 /// What any way between two GPUs carries.
 const LEAST_GB_PER_S: f64 = 0.001;
 
-/// Quantity, size of messages, kinds of the nodes.
-type Like<'s> = (Metric, Option<u64>, BTreeSet<&'s (String, usize)>);
+/// Quantity, size of messages, kinds of the nodes: see [`Kinds`].
+type Like = (Metric, Option<u64>, Option<(usize, usize)>);
+
+/// Of each node the number of its kind.
+struct Kinds(BTreeMap<NodeId, usize>);
+
+impl Kinds {
+    fn of(hardware: &Hardware) -> Self {
+        let kinds: BTreeSet<&(String, usize)> = hardware.kinds.values().collect();
+        let numbered: BTreeMap<&(String, usize), usize> = kinds.into_iter().zip(0..).collect();
+        Self(hardware.kinds.iter().filter_map(|(node, kind)| Some((*node, *numbered.get(kind)?))).collect())
+    }
+
+    /// What a number may be compared with: the same quantity, of messages of the same size, on nodes of the same kinds.
+    /// A subject has two nodes at most: the lower kind first.
+    fn like(&self, metric: Metric, measurement: &Measurement) -> Like {
+        let nodes = measurement.subject.nodes();
+        let kinds = || nodes.iter().filter_map(|node| self.0.get(node).copied());
+        (metric, measurement.bytes, kinds().min().zip(kinds().max()))
+    }
+}
 
 impl Suite {
     /// The same suite on the nodes that met.
@@ -75,13 +94,6 @@ impl Suite {
         let facts = gpu_facts::of_roster(roster, &rdma);
         let hardware = Hardware { gpu: only(&models), gpus, nvls: self.hardware.nvls, rdma, facts, kinds };
         Self { hardware, ..self.clone() }
-    }
-
-    /// What a number may be compared with: the same quantity, of messages of the same size, on nodes of the same kinds.
-    fn like(&self, metric: Metric, measurement: &Measurement) -> Like<'_> {
-        let kinds =
-            measurement.subject.nodes().iter().filter_map(|node| self.hardware.kinds.get(node)).collect();
-        (metric, measurement.bytes, kinds)
     }
 
     /// The limit of a quantity, for messages of this size.
@@ -230,29 +242,29 @@ pub fn always_missed(looks: &[&Look]) -> BTreeSet<(Subject, Metric, Option<u64>)
 #[must_use]
 pub fn looks(suite: &Suite, results: &[&RoundResult]) -> Vec<Look> {
     let rounds: Vec<_> = results.iter().map(|result| (*result, merged(result))).collect();
-    let pairs = pairs(suite, &rounds);
+    let kinds = Kinds::of(&suite.hardware);
+    let pairs = pairs(suite, &kinds, &rounds);
     rounds
         .iter()
         .flat_map(|(result, numbers)| {
-            let evidence = judged(suite, result, numbers, &pairs);
+            let evidence = judged(suite, &kinds, (result, numbers), &pairs);
             // By the nodes that it is about, with its place: a search of everything for each group takes minutes in a
             // large job.
-            let mut about: BTreeMap<Vec<NodeId>, Vec<(usize, &Evidence)>> = BTreeMap::new();
-            for (place, one) in evidence.iter().enumerate() {
+            let mut about = About::new();
+            for (place, one) in evidence.into_iter().enumerate() {
                 let mut nodes = one.subject.nodes();
                 nodes.sort_unstable();
                 about.entry(nodes).or_default().push((place, one));
             }
-            result.round.groups.iter().map(|group| look(result, group, &about)).collect::<Vec<_>>()
+            result.round.groups.iter().map(|group| look(result, group, &mut about)).collect::<Vec<_>>()
         })
         .collect()
 }
 
-fn look(
-    result: &RoundResult,
-    group: &[NodeId],
-    about: &BTreeMap<Vec<NodeId>, Vec<(usize, &Evidence)>>,
-) -> Look {
+/// The judged numbers of a round by the nodes that they are about, each with its place.
+type About = BTreeMap<Vec<NodeId>, Vec<(usize, Evidence)>>;
+
+fn look(result: &RoundResult, group: &[NodeId], about: &mut About) -> Look {
     let members: BTreeSet<NodeId> = group.iter().copied().collect();
     // What several nodes share, or two of many, was measured by the only group of its round.
     let own: Vec<Vec<NodeId>> = if result.round.groups.len() == 1 {
@@ -261,10 +273,14 @@ fn look(
         let together = (members.len() > 1).then(|| members.iter().copied().collect());
         members.iter().map(|node| vec![*node]).chain(together).collect()
     };
-    let mut mine: Vec<(usize, &Evidence)> =
-        own.iter().filter_map(|nodes| about.get(nodes)).flatten().copied().collect();
+    // Only light rounds have groups that share a node, and what is about it.
+    let take = |nodes: &Vec<NodeId>| match result.round.mode {
+        Mode::Full => about.remove(nodes),
+        Mode::Reach => about.get(nodes).cloned(),
+    };
+    let mut mine: Vec<(usize, Evidence)> = own.iter().filter_map(take).flatten().collect();
     mine.sort_unstable_by_key(|(place, _)| *place);
-    let mine: Vec<Evidence> = mine.into_iter().map(|(_, one)| one.clone()).collect();
+    let mine: Vec<Evidence> = mine.into_iter().map(|(_, one)| one).collect();
     let sight = trouble(result, group).unwrap_or_else(|| sight(result, group, &mine));
     let Round { index, purpose, mode, .. } = result.round;
     Look { group: group.to_vec(), round: index, purpose, mode, sight, evidence: mine }
@@ -321,7 +337,7 @@ fn sight_of(evidence: &[Evidence]) -> Sight {
 type Numbers<'m> = BTreeMap<Number<'m>, &'m Measurement>;
 
 /// The values that a number is compared with.
-type Peers<'s> = BTreeMap<Like<'s>, Vec<f64>>;
+type Peers = BTreeMap<Like, Vec<f64>>;
 
 fn merged(result: &RoundResult) -> Numbers<'_> {
     let mut numbers = Numbers::new();
@@ -346,10 +362,10 @@ fn merged(result: &RoundResult) -> Numbers<'_> {
 
 /// What pairs of nodes showed in all rounds: a round that looks for a culprit has too few pairs to be compared among
 /// themselves. The host engine's pairs have a floor; their rounds share processors, and are not compared.
-fn pairs<'s>(suite: &'s Suite, rounds: &[(&RoundResult, Numbers<'_>)]) -> Peers<'s> {
+fn pairs(suite: &Suite, kinds: &Kinds, rounds: &[(&RoundResult, Numbers<'_>)]) -> Peers {
     let mut pairs = Peers::new();
     for (_, numbers) in rounds.iter().filter(|_| suite.engine == Engine::Cuda) {
-        add(suite, numbers, of_pair, &mut pairs);
+        add(kinds, numbers, of_pair, &mut pairs);
     }
     pairs
 }
@@ -358,16 +374,21 @@ fn of_pair(subject: &Subject) -> bool {
     matches!(subject, Subject::Pair { .. } | Subject::PairRail { .. })
 }
 
-fn add<'s>(suite: &'s Suite, numbers: &Numbers<'_>, of: fn(&Subject) -> bool, peers: &mut Peers<'s>) {
+fn add(kinds: &Kinds, numbers: &Numbers<'_>, of: fn(&Subject) -> bool, peers: &mut Peers) {
     for ((metric, subject, ..), measurement) in numbers {
         if measurement.value.is_finite() && of(subject) {
-            peers.entry(suite.like(*metric, measurement)).or_default().push(measurement.value);
+            peers.entry(kinds.like(*metric, measurement)).or_default().push(measurement.value);
         }
     }
 }
 
 /// Every number of a round, held against baseline and peers.
-fn judged(suite: &Suite, result: &RoundResult, numbers: &Numbers<'_>, pairs: &Peers<'_>) -> Vec<Evidence> {
+fn judged(
+    suite: &Suite,
+    kinds: &Kinds,
+    (result, numbers): (&RoundResult, &Numbers<'_>),
+    pairs: &Peers,
+) -> Vec<Evidence> {
     // Who is known to be wrong has no vote on what is right.
     let known_wrong: BTreeSet<Subject> = numbers
         .iter()
@@ -376,8 +397,10 @@ fn judged(suite: &Suite, result: &RoundResult, numbers: &Numbers<'_>, pairs: &Pe
         .collect();
     let votes = Votes::of(numbers.values().copied().filter(|one| !known_wrong.contains(&one.subject)));
     let mut peers = Peers::new();
-    add(suite, numbers, |_| true, &mut peers);
-    let mut of_many: BTreeMap<Like<'_>, (Option<Limit>, Option<f64>)> = BTreeMap::new();
+    add(kinds, numbers, |_| true, &mut peers);
+    let mut of_many: BTreeMap<Like, (Option<Limit>, Option<f64>)> = BTreeMap::new();
+    // The files are searched once for each kind of number, not for each number.
+    let mut of_files: BTreeMap<(CheckName, Metric, Option<u64>), Option<Limit>> = BTreeMap::new();
     numbers
         .iter()
         .map(|((metric, subject, bytes, _), measurement)| {
@@ -385,7 +408,7 @@ fn judged(suite: &Suite, result: &RoundResult, numbers: &Numbers<'_>, pairs: &Pe
             if metric == Metric::Fingerprint {
                 return votes.verdict(subject, measurement);
             }
-            let kind = suite.like(metric, measurement);
+            let kind = kinds.like(metric, measurement);
             let all_rounds = pairs.get(&kind).filter(|_| of_pair(&subject));
             let like = all_rounds.or_else(|| peers.get(&kind)).map_or(&[][..], Vec::as_slice);
             let of_peers = || {
@@ -400,7 +423,9 @@ fn judged(suite: &Suite, result: &RoundResult, numbers: &Numbers<'_>, pairs: &Pe
                 of_peers()
             };
             let judged_as = judged_as(result.round.check, &subject);
-            let limits = [suite.limit(judged_as, metric, bytes), outlier];
+            let of_file = of_files.entry((judged_as, metric, bytes));
+            let of_file = of_file.or_insert_with(|| suite.limit(judged_as, metric, bytes)).clone();
+            let limits = [of_file, outlier];
             let limit = limits.into_iter().flatten().reduce(|kept, other| stricter(metric, kept, other));
             let limit = limit.or_else(|| silence(suite.engine, metric, measurement.value));
             let beyond = limit.as_ref().is_some_and(|limit| worse(metric, measurement.value, limit.value));

@@ -10,6 +10,7 @@ pub mod admin_comment;
 pub mod baseline;
 pub mod baseline_lint;
 pub mod c4d;
+mod chance;
 pub mod check;
 pub mod conclude;
 pub mod explain;

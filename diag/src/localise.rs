@@ -1,18 +1,24 @@
 //! From looks to culprits: which node, which link, and which meeting would tell more. Every node of a job runs
 //! this on the same looks and comes to the same answer.
 //!
-//! A node is at fault when it missed with two different partners that are each fine with somebody. A link is at
-//! fault when its two nodes are each fine with others and miss with each other, twice. Rank 0 is a node like any
-//! other.
+//! A node is at fault when it missed with two different partners that are each fine with somebody, and missed the same
+//! number often enough, with each of them, that it is no chance ([`crate::chance`]): in a small job, and when it is off by
+//! more than half, the two are enough. A link is at fault when its two nodes are each fine with others and miss with each other as often, and
+//! at least twice. Rank 0 is a node like any other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::chance::{Weight, misses_to_blame, scatters, share};
 use crate::facts::NodeId;
 use crate::judge::{Look, Sight};
+use crate::measurement::Metric;
 use crate::round::Purpose;
 
 /// Partners that are fine with somebody and with which a node must have missed before it is at fault.
 const PARTNERS_TO_BLAME: usize = 2;
+
+/// Looks that a link must have missed before it is at fault.
+const LOOKS_AT_A_LINK: usize = 2;
 
 /// Most meetings after the check's own rounds. Two or three settle one or two faults; more faults than that
 /// meet good nodes one at a time, and beyond this bound the rest is undecided.
@@ -40,31 +46,73 @@ pub struct PairState {
     pub purpose: Option<Purpose>,
 }
 
+/// What misses of different looks confirm each other by: a quantity and a size of messages. Each with what the least of
+/// its misses is worth.
+type Missed = BTreeMap<(Metric, Option<u64>), Weight>;
+
 /// What was seen of one pair, all rounds together.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Seen {
     fine: u32,
-    miss: u32,
-    last_was_fine: bool,
+    miss: usize,
+    /// What missed in every look that missed.
+    always: Missed,
 }
 
-/// Puts the looks of a pair check together. `nodes` are those that can still take part; `opening` is how many
-/// rounds the check makes whatever they show, so that meetings are counted from there.
+/// How many numbers the checks of pairs have, and how often they come and go by themselves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Odds {
+    numbers: usize,
+    share: f64,
+}
+
+impl Odds {
+    fn of(looks: &[Look], good: &BTreeSet<NodeId>, channels: usize) -> Self {
+        let scattering = |look: &Look| look.evidence.iter().filter(|one| scatters(one)).count();
+        let numbers: usize = looks.iter().map(scattering).sum();
+        // A pair that missed though both of its nodes are fine with others met a slow moment, or is a bad link.
+        let both_good = |look: &&Look| look.group.iter().all(|node| good.contains(node));
+        let missed = looks.iter().filter(both_good).flat_map(Look::misses);
+        let passing = missed.filter(|one| scatters(one)).count();
+        // Each pair's number speaks against either node.
+        Self { numbers: 2 * numbers * channels, share: share(passing, numbers) }
+    }
+
+    /// Whether so many misses of the same numbers are more than chance.
+    fn exclude(self, missed: &Missed, misses: usize) -> bool {
+        missed.values().any(|weight| misses >= misses_to_blame(*weight, self.numbers, self.share))
+    }
+}
+
+/// Puts the looks of a pair check together, of one channel of `channels`. `nodes` are those that can still take part;
+/// `opening` is how many rounds the check makes whatever they show, so that meetings are counted from there.
 #[must_use]
-pub fn pairs(nodes: &BTreeSet<NodeId>, looks: &[Look], opening: usize) -> PairState {
+pub fn pairs(nodes: &BTreeSet<NodeId>, looks: &[Look], opening: usize, channels: usize) -> PairState {
     let seen = tally(looks);
     let mut state = PairState { good: nodes_where(&seen, |seen| seen.fine > 0), ..PairState::default() };
+    let odds = Odds::of(looks, &state.good, channels);
     let missed = nodes_where(&seen, |seen| seen.miss > 0);
+    let mut suspected: BTreeSet<NodeId> = BTreeSet::new();
     for node in missed.difference(&state.good) {
         let partners: Vec<NodeId> =
             partners(&seen, *node, |seen| seen.miss > 0).filter(|other| state.good.contains(other)).collect();
-        if partners.len() >= PARTNERS_TO_BLAME {
+        if partners.len() < PARTNERS_TO_BLAME {
+            continue;
+        }
+        let looks = partners.iter().filter_map(|other| seen.get(&ordered(*node, *other)));
+        // As often as with the partner with whom it was seen least: a bad link to one, looked at again and again, and a
+        // slow moment with another are no bad node.
+        let misses = partners.len() * looks.clone().map(|seen| seen.miss).min().unwrap_or(0);
+        let always = looks.map(|seen| seen.always.clone()).reduce(|kept, other| in_both(&kept, &other));
+        if odds.exclude(&always.unwrap_or_default(), misses) {
             state.bad.insert(*node, partners);
+        } else {
+            suspected.insert(*node);
         }
     }
     for (pair, seen) in &seen {
         let both_good = state.good.contains(&pair.0) && state.good.contains(&pair.1);
-        if both_good && seen.miss > 1 && !seen.last_was_fine {
+        if both_good && seen.settled_as_link(odds) {
             state.links.insert(*pair);
         } else if seen.miss > 0 && seen.fine > 0 {
             state.flaky.insert(*pair);
@@ -78,11 +126,25 @@ pub fn pairs(nodes: &BTreeSet<NodeId>, looks: &[Look], opening: usize) -> PairSt
         .collect();
     let rounds: BTreeSet<u32> = looks.iter().map(|look| look.round).collect();
     if rounds.len() < opening + MAX_MEETINGS {
-        state.next = meetings(nodes, &state, &seen, &open);
+        let known = Known { nodes, seen: &seen, open: &open, suspected: &suspected, odds };
+        state.next = meetings(&state, known);
         state.purpose = (!state.next.is_empty()).then(|| purpose(&state.next, &seen));
     }
     state.suspects = open.intersection(&missed).copied().collect();
     state
+}
+
+impl Seen {
+    /// Whether a pair whose nodes are both fine with others missed too often for chance, and never did anything else.
+    fn settled_as_link(&self, odds: Odds) -> bool {
+        self.fine == 0 && self.miss >= LOOKS_AT_A_LINK && odds.exclude(&self.always, self.miss)
+    }
+}
+
+/// What missed in both, worth what it is worth in the lesser of the two.
+fn in_both(one: &Missed, other: &Missed) -> Missed {
+    let both = one.iter().filter_map(|(number, weight)| Some((*number, *weight.min(other.get(number)?))));
+    both.collect()
 }
 
 /// Two bad links that share a node are one bad node that had a good moment with somebody.
@@ -107,10 +169,14 @@ fn tally(looks: &[Look]) -> BTreeMap<Pair, Seen> {
         let entry = seen.entry((a.min(b), a.max(b))).or_default();
         match look.sight {
             Sight::Fine => entry.fine += 1,
-            Sight::Miss => entry.miss += 1,
-            Sight::Error(..) | Sight::Lost(..) => continue,
+            Sight::Miss => {
+                let missed: Missed =
+                    look.misses().map(|one| ((one.metric, one.bytes), Weight::of(one))).collect();
+                entry.always = if entry.miss == 0 { missed } else { in_both(&entry.always, &missed) };
+                entry.miss += 1;
+            }
+            Sight::Error(..) | Sight::Lost(..) => {}
         }
-        entry.last_was_fine = look.sight == Sight::Fine;
     }
     seen
 }
@@ -131,13 +197,21 @@ fn partners<'a>(
     })
 }
 
+/// What the next meetings depend on.
+#[derive(Clone, Copy)]
+struct Known<'k> {
+    nodes: &'k BTreeSet<NodeId>,
+    seen: &'k BTreeMap<Pair, Seen>,
+    /// Nodes that are neither known to be fine nor at fault.
+    open: &'k BTreeSet<NodeId>,
+    /// Those of them that missed with partners enough, but not yet often enough.
+    suspected: &'k BTreeSet<NodeId>,
+    odds: Odds,
+}
+
 /// The next round of meetings: no node twice, one suspect per good node.
-fn meetings(
-    nodes: &BTreeSet<NodeId>,
-    state: &PairState,
-    seen: &BTreeMap<Pair, Seen>,
-    open: &BTreeSet<NodeId>,
-) -> Vec<Pair> {
+fn meetings(state: &PairState, known: Known<'_>) -> Vec<Pair> {
+    let Known { nodes, seen, open, .. } = known;
     let mut busy = BTreeSet::new();
     let mut next = Vec::new();
     // Nobody is good, and at most one odd node has not missed with two others: it is no single node's fault.
@@ -148,21 +222,7 @@ fn meetings(
             if busy.contains(&node) {
                 continue;
             }
-            let free = |other: &NodeId| {
-                *other != node && !busy.contains(other) && !seen.contains_key(&ordered(node, *other))
-            };
-            let able = |other: &NodeId| nodes.contains(other);
-            let good = after(&state.good, node).filter(able).find(free);
-            let partner = good.or_else(|| {
-                // A node with a good partner in store waits for it rather than meet another suspect.
-                let waits = state
-                    .good
-                    .iter()
-                    .filter(|other| able(other))
-                    .any(|other| !seen.contains_key(&ordered(node, *other)));
-                if waits { None } else { after(open, node).find(free) }
-            });
-            if let Some(partner) = partner {
+            if let Some(partner) = partner(node, state, known, &busy) {
                 busy.extend([node, partner]);
                 next.push(ordered(node, partner));
             }
@@ -170,10 +230,11 @@ fn meetings(
     }
     let again = seen.iter().filter(|((a, b), look)| {
         let settled = |node: &NodeId| state.bad.contains_key(node);
-        let once = look.miss == 1 && look.fine == 0;
         let both_good = state.good.contains(a) && state.good.contains(b);
         let able = nodes.contains(a) && nodes.contains(b) && !settled(a) && !settled(b);
-        once && able && (both_good || nodes.len() == 2)
+        let only_two = nodes.len() == 2 && look.miss < LOOKS_AT_A_LINK;
+        let open = look.fine == 0 && look.miss > 0 && !look.settled_as_link(known.odds);
+        open && able && (both_good || only_two)
     });
     for (&(a, b), _) in again {
         if !busy.contains(&a) && !busy.contains(&b) {
@@ -183,6 +244,27 @@ fn meetings(
     }
     next.sort_unstable();
     next
+}
+
+/// Whom a node that is neither known to be fine nor at fault meets next.
+fn partner(node: NodeId, state: &PairState, known: Known<'_>, busy: &BTreeSet<NodeId>) -> Option<NodeId> {
+    let Known { nodes, seen, open, suspected, .. } = known;
+    let free = |other: &NodeId| *other != node && !busy.contains(other);
+    let new = |other: &NodeId| !seen.contains_key(&ordered(node, *other));
+    let good = || after(&state.good, node).filter(|other| nodes.contains(other));
+    if let Some(partner) = good().find(|other| free(other) && new(other)) {
+        return Some(partner);
+    }
+    // A node with a good partner in store waits for it rather than meet another suspect.
+    if good().any(|other| new(&other)) {
+        return None;
+    }
+    // It has met all that are good: those that it missed with least often, again.
+    if suspected.contains(&node) {
+        let looks = |other: &NodeId| seen.get(&ordered(node, *other)).map_or(0, |seen| seen.miss);
+        return good().filter(free).min_by_key(looks);
+    }
+    after(open, node).find(|other| free(other) && new(other))
 }
 
 fn purpose(next: &[Pair], seen: &BTreeMap<Pair, Seen>) -> Purpose {

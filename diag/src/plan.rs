@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::chance::{Weight, misses_to_blame, scatters, share};
 use crate::check::{CheckName, Phase, Scope};
 use crate::facts::{Engine, NodeFacts, NodeId, Roster};
 use crate::gpu_facts::FactKind;
@@ -11,9 +12,13 @@ use crate::localise::{PairState, pairs};
 use crate::measurement::{CheckError, Metric, Subject};
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
 
-/// Windows in which a node must have missed before it is at fault. Nodes that share a machine, and busy ones, have
-/// slow moments; the third window costs a second and only where somebody missed twice.
+/// Windows in which a node must have missed at least before it is at fault. Nodes that share a machine, and busy ones,
+/// have slow moments; the third window costs a second and only where somebody missed twice. Of many numbers some miss
+/// three times by chance: [`crate::chance`] says how many windows it takes then.
 const WINDOWS_TO_BLAME: usize = 3;
+
+/// Most windows: where even these don't rule chance out, numbers come and go all over the job.
+const MAX_WINDOWS: usize = 8;
 
 /// Most rounds of an all-node check that a node may spoil by its own trouble before the check is given up.
 const MAX_SPOILT_ROUNDS: usize = 4;
@@ -104,21 +109,40 @@ impl CheckState {
 /// The next step of the suite.
 #[must_use]
 pub fn next(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Step {
-    states(suite, roster, results).into_iter().find_map(|state| state.next).map_or(
-        Step::Finished,
-        |mut round| {
-            round.index = u32::try_from(results.len()).unwrap_or(u32::MAX);
-            Step::Measure(round)
-        },
-    )
+    Settled::default().next(suite, roster, results)
+}
+
+/// The checks that need no more rounds, kept from step to step: no later round changes what is known of them, and to judge
+/// all of them again at each step takes seconds in a large job.
+#[derive(Debug, Default)]
+pub struct Settled(Vec<CheckState>);
+
+impl Settled {
+    /// The next step, as [`next`] gives it: of the same suite and roster as before, `results` being those of before and
+    /// what came since.
+    pub fn next(&mut self, suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Step {
+        go_on(&mut self.0, suite, roster, results);
+        let Some(mut round) = self.0.last().and_then(|state| state.next.clone()) else {
+            return Step::Finished;
+        };
+        self.0.pop();
+        round.index = u32::try_from(results.len()).unwrap_or(u32::MAX);
+        Step::Measure(round)
+    }
 }
 
 /// What is known of each check, in order, up to and including the first that needs another round.
 #[must_use]
 pub fn states(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Vec<CheckState> {
-    let mut states: Vec<CheckState> = Vec::new();
-    for &check in &suite.checks {
-        let mut nodes = participants(check.spec().phase, suite, roster, &states);
+    let mut states = Vec::new();
+    go_on(&mut states, suite, roster, results);
+    states
+}
+
+/// Adds what is known of the checks after those.
+fn go_on(states: &mut Vec<CheckState>, suite: &Suite, roster: &Roster, results: &[RoundResult]) {
+    for &check in suite.checks.get(states.len()..).unwrap_or_default() {
+        let mut nodes = participants(check.spec().phase, suite, roster, states);
         let unfit = unfit(check, roster, &nodes);
         nodes.retain(|node| !unfit.contains_key(node));
         let state = CheckState { unfit, ..state(suite, check, nodes, results) };
@@ -128,7 +152,6 @@ pub fn states(suite: &Suite, roster: &Roster, results: &[RoundResult]) -> Vec<Ch
             break;
         }
     }
-    states
 }
 
 /// Able nodes, less those that are known to be at fault or to have nothing to measure, those that failed an earlier phase
@@ -206,6 +229,9 @@ fn round(check: CheckName, purpose: Purpose, mode: Mode, groups: Vec<Vec<NodeId>
     (!groups.is_empty()).then_some(Round { index: 0, check, purpose, mode, groups })
 }
 
+/// Like with like: two GPUs that each had a slow moment are not one that is slow, and neither are two sizes.
+type Number = (Subject, Metric, Option<u64>);
+
 /// Every node measures by itself; after a miss all measure again at once, so that the windows are alike. Who misses
 /// in every one of them is at fault.
 fn of_nodes(
@@ -220,8 +246,6 @@ fn of_nodes(
         return (nothing, round(check, Purpose::First, Mode::Full, singles()));
     }
     let windows: BTreeSet<u32> = looks.iter().map(|look| look.round).collect();
-    // Like with like: two GPUs that each had a slow moment are not one that is slow, and neither are two sizes.
-    type Number = (Subject, Metric, Option<u64>);
     let missed_in = |window: u32| -> BTreeSet<Number> {
         let missed = looks.iter().filter(|look| look.round == window && look.sight == Sight::Miss);
         missed.flat_map(|look| look.misses().map(Evidence::number)).collect()
@@ -234,14 +258,31 @@ fn of_nodes(
     let ever = nodes_of(&numbers);
     let always: BTreeSet<Number> =
         numbers.into_iter().filter(|number| missed.iter().all(|window| window.contains(number))).collect();
+    let enough = windows_to_blame(looks, &always, &missed);
     let always = nodes_of(&always);
-    if rounds < WINDOWS_TO_BLAME && always.iter().any(|node| able.contains(node)) {
+    if rounds < enough && always.iter().any(|node| able.contains(node)) {
         let open = Shown::Nodes { failed: BTreeSet::new(), flaky: ever };
         return (open, round(check, Purpose::Confirm, Mode::Full, singles()));
     }
-    let failed = if rounds < WINDOWS_TO_BLAME { BTreeSet::new() } else { always };
+    let failed = if rounds < enough { BTreeSet::new() } else { always };
     let flaky = &ever - &failed;
     (Shown::Nodes { failed, flaky }, None)
+}
+
+/// In how many windows those that missed in `all` so far must miss, so that it is no chance for any of them: by how many
+/// numbers there are, and how many of those that missed did so in some windows only.
+fn windows_to_blame(looks: &[Look], always: &BTreeSet<Number>, missed: &[BTreeSet<Number>]) -> usize {
+    let mut weights: BTreeMap<Number, Weight> = BTreeMap::new();
+    for one in looks.iter().flat_map(Look::misses).filter(|one| always.contains(&one.number())) {
+        let weight = weights.entry(one.number()).or_insert(Weight::Certain);
+        *weight = (*weight).min(Weight::of(one));
+    }
+    let scattering = |look: &Look| look.evidence.iter().filter(|one| scatters(one)).count();
+    let numbers = looks.iter().map(scattering).sum::<usize>() / missed.len().max(1);
+    let came_and_went: usize = missed.iter().map(|window| window.len() - always.len()).sum();
+    let share = share(came_and_went, numbers * missed.len());
+    let least = weights.values().map(|weight| misses_to_blame(*weight, numbers, share)).max();
+    least.unwrap_or(0).clamp(WINDOWS_TO_BLAME, MAX_WINDOWS)
 }
 
 /// The check's opening rounds, then meetings until nothing would tell more.
@@ -258,9 +299,11 @@ fn of_pairs(
         .into_iter()
         .flat_map(|mode| {
             let own = opening.iter().filter(|(other, _)| *other == mode).count();
-            channels(mode, looks).into_iter().map(move |channel| (channel, own))
+            let channels = channels(mode, looks);
+            let count = channels.len();
+            channels.into_iter().map(move |channel| (channel, own, count))
         })
-        .map(|(channel, own)| (channel, pairs(able, &channel.looks(looks), own)))
+        .map(|(channel, own, count)| (channel, pairs(able, &channel.looks(looks), own, count)))
         .collect();
     // A group that lost a member is dropped; its other member meets somebody later.
     let next = opening
@@ -298,9 +341,11 @@ fn of_all(
     }
     let met: Vec<Look> = looks.iter().filter(|look| look.purpose == Purpose::Localise).cloned().collect();
     let opening = ring_edges(able);
-    let states: Vec<(Channel, PairState)> = channels(Mode::Full, &met)
+    let channels = channels(Mode::Full, &met);
+    let count = channels.len();
+    let states: Vec<(Channel, PairState)> = channels
         .into_iter()
-        .map(|channel| (channel, pairs(able, &channel.looks(&met), opening.len())))
+        .map(|channel| (channel, pairs(able, &channel.looks(&met), opening.len(), count)))
         .collect();
     let meetings: BTreeSet<u32> = met.iter().map(|look| look.round).collect();
     let next = match opening.into_iter().nth(meetings.len()) {

@@ -11,6 +11,7 @@ use diag::job::JobView;
 use diag::policy::{ControllerLost, Policy, Undecided};
 use diag::request::FailAction::{self, Drain, Fail, Requeue, Retain};
 use diag::verdict::Outcome;
+use simulated::noise::Noise;
 use simulated::{Job, Run};
 
 fn batch() -> JobView {
@@ -53,7 +54,7 @@ fn decision_on(
 }
 
 fn slow_third() -> Job {
-    Job { slow_network: [2].into(), ..Job::of(4) }
+    Job { slow_network: [2].into(), noise: Noise::default(), ..Job::of(4) }
 }
 
 fn drained(decision: &Decision) -> Vec<&str> {

@@ -7,7 +7,7 @@ use cluster::session::{Exchanged, Session, SessionError};
 use diag::facts::{NodeFacts, NodeId, Roster};
 use diag::judge::Suite;
 use diag::measurement::{CheckError, ErrorKind, Measurement};
-use diag::plan;
+use diag::plan::Settled;
 use diag::policy::Policy;
 use diag::round::{NodeOutcome, Round, RoundResult, Step};
 use jiff::Timestamp;
@@ -66,8 +66,9 @@ pub async fn run(
     mut seen: impl FnMut(&Session, &[RoundResult]),
 ) -> (Vec<RoundResult>, Ended) {
     let mut results: Vec<RoundResult> = Vec::new();
+    let mut settled = Settled::default();
     loop {
-        let round = match plan::next(bench.suite, session.roster(), &results) {
+        let round = match settled.next(bench.suite, session.roster(), &results) {
             Step::Finished => return (results, Ended::Finished),
             Step::Measure(round) => round,
         };

@@ -66,6 +66,17 @@ enum Bench {
         #[arg(long, default_value_t = 3)]
         repeats: u32,
     },
+    /// The rules of the check before start on a simulated cluster: healthy jobs, faults at every place, their cost, and
+    /// other published rules beside them.
+    Trust {
+        /// What to change of the numbers of runs, such as `healthy=1000`: see diag/benches/trust.rs.
+        counts: Vec<String>,
+    },
+    /// The rules of the running job on a simulated job of 16,384 ranks.
+    C4d {
+        /// Faults, and clean runs.
+        counts: Vec<String>,
+    },
 }
 
 fn main() -> Result<()> {
@@ -75,6 +86,8 @@ fn main() -> Result<()> {
         Task::Soak { runs } => soak(runs),
         Task::Bench { what: Bench::Gpu { repeats } } => bench("prolog", "gpu", repeats),
         Task::Bench { what: Bench::Telemetry { repeats } } => bench_telemetry(repeats),
+        Task::Bench { what: Bench::Trust { counts } } => bench_rules("trust", &counts),
+        Task::Bench { what: Bench::C4d { counts } } => bench_rules("c4d", &counts),
         Task::Docs => docs(),
         Task::Install { root } => install::install(&root),
     }
@@ -107,6 +120,12 @@ fn bench_telemetry(repeats: u32) -> Result<()> {
     cargo(&["build", "--quiet", "--profile", "plugin", "--package", "nccl-profiler-plugin"])?;
     cargo(&["build", "--quiet", "--release", "--package", "nccl-profiler", "--examples"])?;
     bench("epilog", "telemetry", repeats)
+}
+
+/// A bench of the pure rules, which prints its own tables.
+fn bench_rules(name: &str, counts: &[String]) -> Result<()> {
+    let words = ["bench", "--quiet", "--package", "diag", "--bench", name, "--"];
+    cargo(&words.into_iter().chain(counts.iter().map(String::as_str)).collect::<Vec<_>>())
 }
 
 /// The test that finds drift also mends it; the second run says whether that was all.

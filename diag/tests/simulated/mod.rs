@@ -1,28 +1,49 @@
-//! A job on simulated nodes under the very plan and judge of the prolog: what each check would measure, given
-//! which nodes, links and paths are broken.
+//! A job on a simulated cluster under the very plan, judge, conclude and action of the prolog, in the loop of
+//! `prolog/src/suite.rs`: what each check would measure, given what is broken and how healthy numbers scatter.
+//!
+//! [`machine`] is what the nodes are, [`noise`] how healthy ones differ, [`fault`] what can be broken, [`measure`] what the
+//! checks show of all that. The sets of nodes in [`Job`] are short for faults on the host engine.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part of the simulation")]
+
+pub mod catalogue;
+pub mod fault;
+pub mod machine;
+pub mod measure;
+pub mod noise;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
+use diag::action::{Case, Decision, decide};
 use diag::baseline::Baselines;
-use diag::check::{CheckName, Scope};
+use diag::check::CheckName;
 use diag::conclude::{Caps, verdict};
-use diag::facts::{Engine, Joined, NodeFacts, NodeId, Roster, RosterEntry};
+use diag::facts::{Engine, GpuName, Joined, NodeFacts, NodeId, Roster, RosterEntry};
 use diag::gpu_facts::Known;
 use diag::judge::{Hardware, Suite};
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
-use diag::plan;
-use diag::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
+use diag::plan::Settled;
+use diag::policy::Policy;
+use diag::request::FailAction;
+use diag::round::{Mode, NodeOutcome, Round, RoundResult, Step};
 use diag::verdict::Verdict;
-use jiff::Timestamp;
+use fault::{Fault, Now, When};
+use machine::Machine;
+use measure::{Bench, plain};
+use noise::Noise;
 
 /// Caps wide enough to see what is named, whatever may be drained.
 pub const NO_CAPS: Caps = Caps { max_drain_nodes: u32::MAX, max_drain_fraction: 1.0 };
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Job {
     pub size: u32,
+    pub machine: Machine,
+    pub noise: Noise,
+    /// What is broken, and when it shows.
+    pub faults: Vec<(Fault, When)>,
+    /// Nodes that are lost from a round of the suite on.
+    pub lost_from: BTreeMap<NodeId, u32>,
     /// Nodes whose network is slow.
     pub slow_network: BTreeSet<NodeId>,
     /// Nodes whose processor is slow.
@@ -63,12 +84,86 @@ pub struct Run {
     pub results: Vec<RoundResult>,
 }
 
+/// What is left of the speed of a slow network or processor, where a test only says that it is slow.
+const SLOW_NETWORK: f64 = 0.002;
+const SLOW_PROCESSOR: f64 = 0.1;
+const SLOW_HOST: f64 = 0.001;
+
+impl Default for Job {
+    fn default() -> Self {
+        Self::of(1)
+    }
+}
+
 impl Job {
+    /// Healthy nodes of the host engine that differ by some per cent.
     pub fn of(size: u32) -> Self {
-        Self { size, ..Self::default() }
+        let noise = Noise { spread: 0.08, ..Noise::default() };
+        Self::on(Machine::HOST, size, noise)
+    }
+
+    pub fn on(machine: Machine, size: u32, noise: Noise) -> Self {
+        Self {
+            size,
+            machine,
+            noise,
+            faults: Vec::new(),
+            lost_from: BTreeMap::new(),
+            slow_network: BTreeSet::new(),
+            slow_processor: BTreeSet::new(),
+            wrong: BTreeSet::new(),
+            slow_links: BTreeSet::new(),
+            blocked: BTreeSet::new(),
+            slow_rails: BTreeSet::new(),
+            slow_fabric: false,
+            lossy: BTreeSet::new(),
+            lost_at: BTreeMap::new(),
+            errors: BTreeSet::new(),
+            absent: BTreeSet::new(),
+            once: BTreeSet::new(),
+            odd: BTreeMap::new(),
+            mute: BTreeSet::new(),
+            hung: BTreeSet::new(),
+            all_show: None,
+        }
+    }
+
+    /// The same job with a fault that always shows.
+    #[must_use]
+    pub fn with(mut self, fault: Fault) -> Self {
+        self.faults.push((fault, When::Always));
+        self
+    }
+
+    /// All that is broken.
+    fn broken(&self) -> Vec<(Fault, When)> {
+        let network = |node: NodeId| Fault::Network { node, left: SLOW_NETWORK };
+        let processor = |node: NodeId| {
+            [
+                Fault::Gpu { node, gpu: 0, left: SLOW_PROCESSOR },
+                Fault::Inside { node, left: SLOW_PROCESSOR },
+                Fault::Host { node, left: SLOW_HOST },
+            ]
+        };
+        let mut always: Vec<Fault> = self.slow_network.iter().map(|node| network(*node)).collect();
+        always.extend(self.slow_processor.iter().flat_map(|node| processor(*node)));
+        always.extend(self.wrong.iter().map(|node| Fault::Wrong { node: *node, gpu: 0 }));
+        always.extend(self.slow_links.iter().map(|&(a, b)| Fault::Link { a, b, left: SLOW_NETWORK }));
+        let rail = |&(node, rail): &(NodeId, u32)| Fault::Rail { node, rail, left: SLOW_NETWORK };
+        always.extend(self.slow_rails.iter().map(rail));
+        always.extend(self.slow_fabric.then_some(Fault::Fabric { left: SLOW_NETWORK }));
+        let once = self.once.iter().flat_map(|node| processor(*node).into_iter().chain([network(*node)]));
+        let first = once.map(|fault| (fault, When::First));
+        let always = always.into_iter().map(|fault| (fault, When::Always));
+        self.faults.iter().copied().chain(always).chain(first).collect()
     }
 
     pub fn roster(&self) -> Roster {
+        let gpus = |index: u32| GpuName { index, model: "NVIDIA H200".into() };
+        let gpus: Vec<GpuName> = match self.machine.engine {
+            Engine::Cuda => (0..self.machine.gpus).map(gpus).collect(),
+            Engine::Host => Vec::new(),
+        };
         let nodes = (0..self.size)
             .map(|node| RosterEntry {
                 name: format!("n{}", node + 1),
@@ -76,10 +171,10 @@ impl Job {
                     facts: NodeFacts {
                         version: "1".into(),
                         request_digest: String::new(),
-                        engine: Engine::Host,
+                        engine: self.machine.engine,
                         address: None,
                         rank_ports: vec![1, 2],
-                        gpus: Vec::new(),
+                        gpus: gpus.clone(),
                         libraries: String::new(),
                         known: Known::default(),
                         unable: None,
@@ -92,39 +187,88 @@ impl Job {
         Roster { nodes, leader: 0 }
     }
 
+    /// The checks by the limits of the machine, on the nodes that met.
+    pub fn suite(&self, checks: &[CheckName]) -> Suite {
+        match self.machine.engine {
+            Engine::Host => suite(checks),
+            Engine::Cuda => {
+                let baselines = vec![h200()];
+                Suite { engine: Engine::Cuda, baselines, ..suite(checks) }.on(&self.roster())
+            }
+        }
+    }
+
     pub fn run(&self, checks: &[CheckName]) -> Run {
         self.run_with(checks, NO_CAPS)
     }
 
     pub fn run_with(&self, checks: &[CheckName], caps: Caps) -> Run {
         let results = self.rounds(checks, usize::MAX);
-        Run { verdict: verdict(&suite(checks), &self.roster(), &results, caps, None), results }
+        Run { verdict: verdict(&self.suite(checks), &self.roster(), &results, caps, None), results }
     }
 
     /// The run, stopped after some rounds because of `why`.
     pub fn run_until(&self, checks: &[CheckName], rounds: usize, why: &str) -> Run {
         let results = self.rounds(checks, rounds);
-        Run { verdict: verdict(&suite(checks), &self.roster(), &results, NO_CAPS, Some(why)), results }
+        Run { verdict: verdict(&self.suite(checks), &self.roster(), &results, NO_CAPS, Some(why)), results }
+    }
+
+    /// What is done about it where the site checks every job by the built-in policy.
+    pub fn decision(&self, run: &Run) -> Decision {
+        decide(Case {
+            fail_action: FailAction::Fail,
+            site_checks: &run.results.iter().map(|result| result.round.check).collect(),
+            policy: &Policy::default().actions,
+            job: None,
+            unread: false,
+            roster: &self.roster(),
+            verdict: &run.verdict,
+            job_id: 12,
+            check_number: 1,
+        })
     }
 
     fn rounds(&self, checks: &[CheckName], most: usize) -> Vec<RoundResult> {
-        let suite = suite(checks);
-        let roster = self.roster();
+        let (suite, roster) = (self.suite(checks), self.roster());
         let mut results: Vec<RoundResult> = Vec::new();
+        let mut settled = Settled::default();
         while results.len() < most
-            && let Step::Measure(round) = plan::next(&suite, &roster, &results)
+            && let Step::Measure(round) = settled.next(&suite, &roster, &results)
         {
-            assert!(results.len() < 100, "the plan never ends: {round:?}");
+            assert!(results.len() < 200, "the plan never ends: {round:?}");
             assert_eq!(round.index as usize, results.len());
             self.assert_nobody_twice(&round);
-            let outcomes = round
-                .participants()
-                .into_iter()
-                .map(|node| (node, self.measure(node, &round, &results)))
-                .collect();
+            let outcomes = self.measured(&round, &results);
             results.push(RoundResult { round, outcomes });
         }
         results
+    }
+
+    /// What everybody brings back from a round.
+    pub fn measured(&self, round: &Round, before: &[RoundResult]) -> BTreeMap<NodeId, NodeOutcome> {
+        let first = before.iter().all(|result| result.round.check != round.check);
+        let broken = self.broken().into_iter().enumerate();
+        let shows = |(place, (fault, when)): (usize, (Fault, When))| {
+            when.now(&self.noise, (round.index, first), place).then_some(fault)
+        };
+        let now = Now(broken.filter_map(shows).collect());
+        let bench = Bench { machine: &self.machine, noise: &self.noise, now: &now, round };
+        let mut numbers: BTreeMap<NodeId, Vec<Measurement>> = BTreeMap::new();
+        let whole = round.groups.iter().map(|group| (group, bench.group(group[0], group)));
+        let paths = round.check == CheckName::NetworkConnectivity;
+        for (group, seen) in whole {
+            for (place, &node) in group.iter().enumerate() {
+                // Both sides of a pair hold the same numbers; of many, one copy is enough to judge.
+                let own = match group.len() {
+                    2 if place == 1 && paths => bench.group(node, group),
+                    1 | 2 => seen.clone(),
+                    _ if place == 0 => seen.clone(),
+                    _ => Vec::new(),
+                };
+                numbers.entry(node).or_default().extend(self.as_seen(node, group, round, own));
+            }
+        }
+        numbers.into_iter().map(|(node, numbers)| (node, self.outcome(node, round, numbers))).collect()
     }
 
     // M03, M10: a good node never serves two suspects at once, and no node is in two pairs.
@@ -137,8 +281,9 @@ impl Job {
         assert!(round.participants().iter().all(|node| !self.absent.contains(node)));
     }
 
-    fn measure(&self, node: NodeId, round: &Round, before: &[RoundResult]) -> NodeOutcome {
-        if self.lost_at.get(&node) == Some(&round.check) {
+    fn outcome(&self, node: NodeId, round: &Round, mut numbers: Vec<Measurement>) -> NodeOutcome {
+        let gone = self.lost_from.get(&node).is_some_and(|from| round.index >= *from);
+        if gone || self.lost_at.get(&node) == Some(&round.check) {
             return NodeOutcome::Lost { because: "its connection ended".into() };
         }
         if self.errors.contains(&node) {
@@ -151,18 +296,6 @@ impl Job {
         }
         if self.mute.contains(&node) {
             return NodeOutcome::Measured(Vec::new());
-        }
-        let first = before.iter().all(|result| result.round.check != round.check);
-        let mut numbers = Vec::new();
-        for group in round.groups_of(node) {
-            match *group {
-                _ if round.check.spec().scope == Scope::All && round.purpose != Purpose::Localise => {
-                    numbers.extend(self.together(group, round.check, first));
-                }
-                [one] => numbers.extend(self.alone(one, round.check, first)),
-                [a, b] => numbers.extend(self.pair(node, (a, b), round, first)),
-                _ => unreachable!("groups of one or two"),
-            }
         }
         for one in &mut numbers {
             if let Some(value) = self.odd.get(&node)
@@ -179,107 +312,38 @@ impl Job {
         NodeOutcome::Measured(numbers)
     }
 
-    fn alone(&self, node: NodeId, check: CheckName, first: bool) -> Vec<Measurement> {
-        if check == CheckName::KernelLaunch {
-            let launch = if self.slow_processor.contains(&node) { 50_000.0 } else { 60.0 };
-            let subject = Subject::Node { node };
-            return vec![
-                number(check, Metric::Launch, subject.clone(), launch),
-                number(check, Metric::LaunchTail, subject, launch * 2.0),
-            ];
-        }
-        let (metric, healthy) = match check {
-            CheckName::GemmFlops | CheckName::CompCommOverlap => (Metric::Flops, 0.04),
-            _ => (Metric::Busbw, 1.0),
-        };
-        let slow = self.slow_processor.contains(&node) || (first && self.once.contains(&node));
-        // A spread of a few per cent, different from node to node.
-        let spread = 1.0 + f64::from(node % 7) / 100.0;
-        let value = healthy * spread * if slow { 0.1 } else { 1.0 };
-        let right = if self.wrong.contains(&node) { 0.5 } else { 1.0 };
-        let subject = Subject::Node { node };
-        vec![number(check, metric, subject.clone(), value), number(check, Metric::Correct, subject, right)]
-    }
-
-    /// All nodes at once are as slow as the slowest of them.
-    fn together(&self, group: &[NodeId], check: CheckName, first: bool) -> Vec<Measurement> {
-        let slow = self.slow_fabric
-            || group
-                .iter()
-                .any(|node| self.slow_network.contains(node) || (first && self.once.contains(node)))
-            || group.windows(2).any(|pair| self.slow_links.contains(&(pair[0], pair[1])))
-            || (group.first().zip(group.last()).is_some_and(|(a, b)| self.slow_links.contains(&(*a, *b))));
-        let on_rail = |rail: u32| group.iter().any(|node| self.slow_rails.contains(&(*node, rail)));
-        let subjects = if rails(check) {
-            (0..2).map(|rail| (Subject::FabricRail { rail }, slow || on_rail(rail))).collect()
-        } else {
-            vec![(Subject::Fabric, slow)]
-        };
-        subjects
-            .into_iter()
-            .flat_map(|(subject, slow)| {
-                let value = if slow { 0.001 } else { 0.3 };
-                [
-                    number(check, Metric::Busbw, subject.clone(), value),
-                    number(check, Metric::Correct, subject, 1.0),
-                ]
-            })
-            .collect()
-    }
-
-    fn pair(&self, me: NodeId, (a, b): (NodeId, NodeId), round: &Round, first: bool) -> Vec<Measurement> {
+    /// What a node sees of a pair of which a way is blocked, or loses packets.
+    fn as_seen(
+        &self,
+        me: NodeId,
+        group: &[NodeId],
+        round: &Round,
+        mut numbers: Vec<Measurement>,
+    ) -> Vec<Measurement> {
+        let &[a, b] = group else { return numbers };
         let check = round.check;
         let other = if me == a { b } else { a };
-        let slow =
-            [a, b].iter().any(|node| self.slow_network.contains(node) || (first && self.once.contains(node)))
-                || self.slow_links.contains(&(a, b));
-        let path = Subject::Path { from: me, to: other };
         if self.blocked.contains(&(me, other)) {
-            let mut blocked = number(check, Metric::Reachable, path, 0.0);
+            let mut blocked = plain(check, Metric::Reachable, Subject::Path { from: me, to: other }, 0.0);
             blocked.detail = format!("n{} -> n{}:45100 connection refused", me + 1, other + 1);
             return vec![blocked];
         }
         if self.blocked.contains(&(other, me)) && check != CheckName::NetworkConnectivity {
             return Vec::new();
         }
-        if check == CheckName::NetworkConnectivity {
-            let lossy = self.lossy.contains(&a) || self.lossy.contains(&b);
-            let mut numbers = vec![
-                number(check, Metric::Connect, path.clone(), 1.0),
-                number(check, Metric::RoundTrip, path.clone(), 0.1),
-                number(check, Metric::Reachable, path.clone(), 1.0),
-            ];
-            if round.mode == Mode::Full {
-                let share = if lossy { 0.05 } else { 0.001 };
-                numbers.push(number(check, Metric::Retransmits, path, share));
-            }
-            return numbers;
+        if self.lossy.contains(&a) || self.lossy.contains(&b) {
+            let lost = numbers.iter_mut().filter(|one| one.metric == Metric::Retransmits);
+            lost.for_each(|one| one.value = 0.05);
         }
-        let healthy = 1.0 + f64::from((a + b) % 5) / 50.0;
-        let value = if slow { 0.002 } else { healthy };
-        if rails(check) {
-            return (0..2)
-                .flat_map(|rail| {
-                    let bad = slow || [a, b].iter().any(|node| self.slow_rails.contains(&(*node, rail)));
-                    let subject = Subject::PairRail { a, b, rail };
-                    let value = if bad { 0.002 } else { healthy };
-                    [
-                        number(check, Metric::Busbw, subject.clone(), value),
-                        number(check, Metric::Correct, subject, 1.0),
-                    ]
-                })
-                .collect();
-        }
-        let subject = Subject::Pair { a, b };
-        vec![
-            number(check, Metric::Busbw, subject.clone(), value),
-            number(check, Metric::Correct, subject, 1.0),
-        ]
+        numbers
     }
 }
 
-fn rails(check: CheckName) -> bool {
-    matches!(check, CheckName::MultiAllReduce2 | CheckName::MultiAllReduce)
+/// The limits for H200 with those between nodes for any number of ports: what a site writes down that knows its own.
+fn h200() -> Baselines {
+    let mut file = Baselines::parse(include_str!("../../../conf/baselines/h200.toml")).unwrap();
+    file.limits.iter_mut().for_each(|limit| limit.network = None);
+    file
 }
 
 pub fn suite(checks: &[CheckName]) -> Suite {
@@ -290,21 +354,5 @@ pub fn suite(checks: &[CheckName]) -> Suite {
         engine: Engine::Host,
         baselines: vec![baselines],
         hardware: Hardware::default(),
-    }
-}
-
-fn number(check: CheckName, metric: Metric, subject: Subject, value: f64) -> Measurement {
-    Measurement {
-        check,
-        metric,
-        subject,
-        peers: Vec::new(),
-        value,
-        bytes: None,
-        samples: vec![value],
-        detail: String::new(),
-        facts: Vec::new(),
-        started_at: Timestamp::UNIX_EPOCH,
-        finished_at: Timestamp::UNIX_EPOCH,
     }
 }

@@ -1,0 +1,49 @@
+//! `cargo xtask bench trust`, or `cargo bench -p diag --bench trust`: what the verdicts are worth, as tables. Jobs on a
+//! simulated cluster under the rules of the product: healthy ones, of which nobody may be drained; one fault at every place,
+//! and two; how large a fault must be; what a verdict costs; and other published rules on the same faults. It ends with an
+//! error if a node was drained that is fine, or one is not named that can be.
+//!
+//! Arguments (after `--`), each `name=number`, all with defaults: `healthy` jobs, `from` which seed on, `places` in a job of
+//! 1,024 nodes, `pairs` of faults, `curve` runs a point, `rules` whether to compare, `cost` whether to measure it.
+#![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
+
+#[path = "trust/cost.rs"]
+mod cost;
+#[path = "trust/faults.rs"]
+mod faults;
+#[path = "trust/healthy.rs"]
+mod healthy;
+#[path = "trust/others.rs"]
+mod others;
+#[path = "trust/parallel.rs"]
+mod parallel;
+#[path = "../tests/simulated/mod.rs"]
+mod simulated;
+
+use std::process::ExitCode;
+
+/// The number that an argument gives, else `usual`.
+fn argument(name: &str, usual: u32) -> u32 {
+    let given = std::env::args().find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
+    given.unwrap_or(usual)
+}
+
+fn main() -> ExitCode {
+    // `cargo test --all-targets` starts benches too, without this flag: it has no hour for them.
+    if std::env::args().all(|word| word != "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    let count = |name: &str, usual: u32| argument(name, usual) as usize;
+    let mut right = true;
+    if argument("cost", 1) > 0 {
+        right &= cost::table();
+    }
+    right &= faults::singles(argument("places", 50));
+    right &= faults::pairs(count("pairs", 2000));
+    faults::curve(count("curve", 200));
+    if argument("rules", 1) > 0 {
+        others::table();
+    }
+    right &= healthy::table(u64::from(argument("from", 0)), count("healthy", 100_000));
+    if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
