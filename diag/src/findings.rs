@@ -150,7 +150,7 @@ fn of_part(
     let missed = looks.iter().filter(|look| look.sight == Sight::Miss).count();
     let name = wording::subject(roster, part);
     if of(failed) && !always_missed(&windows).is_empty() {
-        let words = |one: &Evidence| wording::node_failed(&name, state.check, one);
+        let words = |one: &Evidence| wording::node_failed(&name, state.check, one, windows.len());
         from_looks(state.check, Status::Fail, Some(FaultClass::Part), part.clone(), looks, words)
     } else if let Some((look, tie)) = tie(looks) {
         let look = Look { sight: Sight::Miss, evidence: vec![tie.clone()], ..look.clone() };
@@ -241,7 +241,7 @@ fn bad_link(check: CheckName, (a, b): Pair, names: (&str, &str), looks: &[&Look]
             from_looks(check, Status::Fail, Some(class), way, &[&look], words)
         }
         None => {
-            let words = |one: &Evidence| wording::link_failed(names, check, one);
+            let words = |one: &Evidence| wording::link_failed(names, check, one, looks.len());
             from_looks(check, Status::Fail, Some(class), Subject::Link { a, b }, looks, words)
         }
     }

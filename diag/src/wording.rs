@@ -146,10 +146,10 @@ pub fn brief(message: &str) -> &str {
     }
 }
 
-/// A node that missed in three windows.
+/// A node that missed in each of so many windows.
 #[must_use]
-pub fn node_failed(name: &str, check: CheckName, one: &Evidence) -> String {
-    format!("{name}: {check} {}; measured three times{}", against(one), background(one))
+pub fn node_failed(name: &str, check: CheckName, one: &Evidence, windows: usize) -> String {
+    format!("{name}: {check} {}; measured {windows} times{}", against(one), background(one))
 }
 
 /// A node that missed with several good partners.
@@ -172,9 +172,9 @@ pub fn node_blocked(name: &str, check: CheckName, one: &Evidence, partners: &[&s
 
 /// A link whose two ends are fine with others.
 #[must_use]
-pub fn link_failed((a, b): (&str, &str), check: CheckName, one: &Evidence) -> String {
+pub fn link_failed((a, b): (&str, &str), check: CheckName, one: &Evidence, looks: usize) -> String {
     format!(
-        "{a} - {b}: {check} {}; measured twice, both nodes are fine with others: look at what lies between them{}",
+        "{a} - {b}: {check} {}; measured {looks} times, both nodes are fine with others: look at what lies between them{}",
         against(one),
         background(one)
     )
