@@ -13,7 +13,7 @@ use simulated::noise::{key, uniform};
 
 #[test]
 fn healthy_jobs_with_noise_and_outliers_drain_nobody_and_pass() {
-    for seed in 0..200 {
+    for seed in 0..100 {
         // As in the bench, but no more than 24 nodes.
         let size = 2.0 * 12.0_f64.powf(uniform(key(&[0x512e, seed])));
         let size = (2..=24).rev().find(|n| f64::from(*n) <= size).unwrap_or(2);
@@ -27,7 +27,7 @@ fn healthy_jobs_with_noise_and_outliers_drain_nobody_and_pass() {
 #[test]
 fn a_fault_of_each_class_is_named_at_every_place_and_nobody_else() {
     for class in ALL {
-        for size in [2, 3, 5, 8] {
+        for size in [2, 3, 5] {
             for place in 0..size {
                 let job = class.at(job(size, u64::from(place)), place, 0.5);
                 let run = job.run_with(CHECKS, CAPS);
