@@ -29,6 +29,8 @@ pub struct Ranks {
     /// The job's GPUs on this node, and how they are.
     gpus: Vec<GpuId>,
     loads: Vec<GpuNow>,
+    /// Of which each rank's is another.
+    pen: Pen,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,7 @@ impl Ranks {
             ending: false,
             gpus: gpus.to_vec(),
             loads: Vec::new(),
+            pen: Pen::default(),
         }
     }
 
@@ -84,7 +87,7 @@ impl Ranks {
             Some(file) => Ring::open(file).map_err(|error| clean(&error.to_string())),
             None => Err(clean(hello.status.why())),
         };
-        let (orders, pen) = (Orders::default(), Pen::default());
+        let (orders, pen) = (Orders::default(), self.pen.another());
         self.known.push(Known { process, task, gpu, ring, gone: false, orders, pen });
         true
     }
