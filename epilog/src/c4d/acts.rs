@@ -14,7 +14,7 @@ use diag::c4d::decide;
 use diag::c4d::finding::{Finding, Who};
 use diag::c4d::picture::Coverage;
 use diag::facts::NodeId;
-use diag::health::{HealthEvent, Turn};
+use diag::health::{Action, HealthEvent, Turn};
 use diag::policy::Policy;
 use diag::verdict::{Outcome, Status as Weight};
 
@@ -28,7 +28,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-/// Most rounds of a run of a job.
+/// Most rounds of a run of a job for what ranks tell, and as many for what the hardware shows: the first can be made by a
+/// user's process, which must not use up what a node that breaks later needs.
 const MOST_ROUNDS: u32 = 50;
 
 /// How long the agent's end waits for a round: with the second that it takes to tell the other nodes shorter than
@@ -63,6 +64,12 @@ impl Mark {
         };
         Self { findings: findings.collect(), hardware: hardware.iter().map(ageless).collect() }
     }
+
+    /// Whether it has a fault of the hardware that drains and was not there before.
+    fn drains_beside(&self, before: &Self) -> bool {
+        let mut drains = self.hardware.iter().filter(|(_, event)| event.action == Action::Drain);
+        drains.any(|one| !before.hardware.contains(one))
+    }
 }
 
 /// The hands of an agent that judges.
@@ -86,6 +93,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     next: Option<Standing>,
+    /// Whether it has a fault of the hardware that is new and drains: that waits for the shortest pause only.
+    urgent: bool,
     busy: bool,
     ending: bool,
     /// Nobody takes what is handed over.
@@ -126,9 +135,10 @@ impl Acts {
             self.name(report, &findings);
             let mark = Mark::of(&findings, &hardware);
             if mark != self.last {
+                let urgent = mark.drains_beside(&self.last);
                 self.last = mark;
                 self.show_elsewhere(report, &hardware);
-                self.hand_over(Standing { findings, hardware, coverage: judge.coverage(now) });
+                self.hand_over(Standing { findings, hardware, coverage: judge.coverage(now) }, urgent);
             }
         }
         self.collect(report);
@@ -174,7 +184,7 @@ impl Acts {
         let me = self.case.me;
         let hardware = standing.hardware.iter().cloned().chain(fresh.into_iter().map(|one| (me, one)));
         let hardware = hardware.collect();
-        self.hand_over(Standing { hardware, ..standing });
+        self.hand_over(Standing { hardware, ..standing }, true);
     }
 
     /// What the hardware of other nodes shows. That it gets older is no reason to write the report again.
@@ -203,10 +213,13 @@ impl Acts {
         }
     }
 
-    fn hand_over(&mut self, standing: Standing) {
+    fn hand_over(&mut self, standing: Standing, urgent: bool) {
         self.latest = Some(standing.clone());
         let shared = self.shared.get_or_insert_with(|| start(&self.case, &self.events));
-        shared.lock().next = Some(standing);
+        let mut state = shared.lock();
+        state.next = Some(standing);
+        state.urgent |= urgent;
+        drop(state);
         shared.changed.notify_all();
     }
 
@@ -273,8 +286,10 @@ fn start(case: &Case, events: &Events) -> Arc<Shared> {
 
 fn work(shared: &Shared, hand: &mut Hand) {
     let mut pause = FIRST_PAUSE;
-    for _ in 0..MOST_ROUNDS {
-        let Some(standing) = take(shared) else { break };
+    // Of what ranks tell, and of what the hardware shows.
+    let mut rounds = [0; 2];
+    while let Some((standing, urgent)) = take(shared, rounds.map(|made| made < MOST_ROUNDS)) {
+        rounds[usize::from(urgent)] += 1;
         let acts = hand.round(&standing);
         let mut state = shared.lock();
         state.done.extend(acts);
@@ -284,23 +299,40 @@ fn work(shared: &Shared, hand: &mut Hand) {
             state.next = Some(standing);
         }
         shared.changed.notify_all();
-        let rest = |state: &mut State| !state.ending;
-        drop(shared.changed.wait_timeout_while(state, pause, rest).map_err(PoisonError::into_inner));
+        state = rest(shared, state, FIRST_PAUSE, |state| !state.ending);
+        drop(rest(shared, state, pause - FIRST_PAUSE, |state| !state.ending && !state.urgent));
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
     shared.lock().gone = true;
     shared.changed.notify_all();
 }
 
-/// The next round's task; `None`: there will be none.
-fn take(shared: &Shared) -> Option<Standing> {
+fn rest<'a>(
+    shared: &'a Shared,
+    state: MutexGuard<'a, State>,
+    pause: Duration,
+    may: impl Fn(&State) -> bool,
+) -> MutexGuard<'a, State> {
+    let waited = shared.changed.wait_timeout_while(state, pause, |state| may(state));
+    waited.unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// The next round's task, and whether it is urgent; `None`: there will be none. `may`: whether there may be rounds of either
+/// kind.
+fn take(shared: &Shared, may: [bool; 2]) -> Option<(Standing, bool)> {
     let mut state = shared.lock();
     loop {
-        if let Some(next) = state.next.take() {
-            state.busy = true;
-            return Some(next);
+        let urgent = std::mem::take(&mut state.urgent);
+        match state.next.take() {
+            Some(next) if may[usize::from(urgent)] => {
+                state.busy = true;
+                return Some((next, urgent));
+            }
+            // Whoever waits for it need not.
+            Some(_) => shared.changed.notify_all(),
+            None => {}
         }
-        if state.ending {
+        if state.ending || may == [false; 2] {
             return None;
         }
         state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -19,6 +19,9 @@ pub const NO_STEP: Duration = Duration::from_secs(4);
 /// The same where steps come and go: a user of salloc may think for a while.
 pub const NO_STEP_BETWEEN: Duration = Duration::from_secs(3600);
 
+/// So long after the lasting step others may be there while the job ends: longer than any KillWait that is in use.
+pub const LINGERING: Duration = Duration::from_secs(600);
+
 /// Most files that are looked at: those of the steps and jobs on one node.
 const MOST_FILES: usize = 20_000;
 
@@ -38,7 +41,7 @@ pub struct Watchdog {
     last: Instant,
     /// Whether the step that is there for all of the job's life was seen, and is no more.
     extern_seen: bool,
-    ends: bool,
+    ends: Option<Instant>,
 }
 
 impl Watchdog {
@@ -53,14 +56,14 @@ impl Watchdog {
             seen: false,
             last: now,
             extern_seen: false,
-            ends: false,
+            ends: None,
         }
     }
 
     /// Looks once; why the job is taken for gone, if it is.
     pub fn look(&mut self, now: Instant) -> Option<String> {
         // A machine that can't be looked at says nothing about the job.
-        let here = self.is_here();
+        let here = self.is_here(now);
         if *here.as_ref().unwrap_or(&true) {
             self.seen |= here.is_ok();
             self.last = now;
@@ -80,7 +83,13 @@ impl Watchdog {
     /// processes may take their time to end.
     #[must_use]
     pub fn ends(&self) -> bool {
-        self.ends
+        self.ends.is_some()
+    }
+
+    /// Whether it should have ended long ago: that step alone is gone, for another reason than the job's end.
+    #[must_use]
+    pub fn lingers(&self, now: Instant) -> bool {
+        self.ends.is_some_and(|since| now.saturating_duration_since(since) >= LINGERING)
     }
 
     /// Whether a step was ever seen.
@@ -89,7 +98,7 @@ impl Watchdog {
         self.seen
     }
 
-    fn is_here(&mut self) -> std::io::Result<bool> {
+    fn is_here(&mut self, now: Instant) -> std::io::Result<bool> {
         let (mut bound, mut any, mut lasts) = (None, false, false);
         for entry in std::fs::read_dir(&self.folder)?.take(MOST_FILES) {
             let entry = entry?;
@@ -106,7 +115,9 @@ impl Watchdog {
             }
         }
         self.extern_seen |= lasts;
-        self.ends |= self.extern_seen && !lasts;
+        if self.extern_seen && !lasts {
+            self.ends.get_or_insert(now);
+        }
         Ok(any)
     }
 }
@@ -164,6 +175,7 @@ mod tests {
         let _step = bind("n1_7.1");
         drop(lasting);
         assert_eq!((dog.look(begun), dog.ends()), (None, true));
+        assert!(!dog.lingers(begun) && dog.lingers(begun + LINGERING));
     }
 
     #[test]

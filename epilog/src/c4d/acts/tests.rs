@@ -365,3 +365,32 @@ fn another_job_s_load_drains_nobody_and_what_hangs_is_no_load() {
         assert!(comment.contains(&format!("c4d={class}:n2")), "{comment}");
     }
 }
+
+// What ranks tell is their user's word: however often it changes, a node that breaks later leaves service.
+#[test]
+fn rounds_for_what_ranks_tell_use_up_none_of_the_hardware_s() {
+    let coverage = Coverage { known: 0, unknown: 0, gaps: Vec::new() };
+    let standing = Standing { findings: Vec::new(), hardware: Vec::new(), coverage };
+    let shared = Shared::default();
+    let hand = |urgent: bool| {
+        let mut state = shared.lock();
+        state.next = Some(standing.clone());
+        state.urgent |= urgent;
+    };
+    hand(false);
+    assert!(take(&shared, [true; 2]).is_some_and(|(_, urgent)| !urgent));
+    // What is newer takes the place of what drains, and holds it too.
+    hand(true);
+    hand(false);
+    assert!(take(&shared, [false, true]).is_some_and(|(_, urgent)| urgent));
+    hand(false);
+    shared.lock().ending = true;
+    assert!(take(&shared, [false, true]).is_none());
+    let at = |events: &[HealthEvent]| {
+        let events: Vec<_> = events.iter().map(|event| (1, event.clone())).collect();
+        Mark::of(&[], &events)
+    };
+    let (told, drains) = (at(&[xid(Action::Report)]), at(&[xid(Action::Drain)]));
+    assert!(drains.drains_beside(&told) && drains.drains_beside(&Mark::default()));
+    assert!(!drains.drains_beside(&drains) && !told.drains_beside(&drains));
+}
