@@ -1,7 +1,7 @@
 //! `aimaster-c4d`: watches a job on one node, from the end of its prolog to its epilog. One file a concern: [`birth`]
 //! (order, session, lock, ready), [`steps`] (is the job still here), [`lock`] (one agent a run, and its end),
 //! [`socket`] (ranks that come), [`rings`] and
-//! [`process`] (what a digest says of them), [`ranks`] (all of them), [`held`] (the node's health), [`link`] (what agents
+//! [`process`] (what a digest says of them; [`aside`]: what might not come at once), [`ranks`] (all of them), [`held`] (the node's health), [`link`] (what agents
 //! tell each other), [`bench`] with [`judge`] and [`voice`] (what is made of it where it is judged, and who says so),
 //! [`report`] (what it says), [`budget`] (how much of it in the log), [`acts`] and `round` (what follows), [`life`] (the loop that joins them).
 //!
@@ -14,6 +14,7 @@
 //! it ends by itself when the job is gone.
 
 pub mod acts;
+pub mod aside;
 pub mod bench;
 pub mod birth;
 pub mod budget;
