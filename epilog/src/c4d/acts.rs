@@ -82,6 +82,8 @@ pub struct Acts {
     /// Whether this node spoke for the job at the last look.
     speaks: bool,
     shared: Option<Arc<Shared>>,
+    /// Whether it was said that there can be no thread. There may be one later.
+    unstarted_said: bool,
 }
 
 #[derive(Default)]
@@ -95,6 +97,8 @@ struct State {
     next: Option<Standing>,
     /// Whether it has a fault of the hardware that is new and drains: that waits for the shortest pause only.
     urgent: bool,
+    /// Whether it is another try, since the controller was not reached: no round is used up by that.
+    again: bool,
     busy: bool,
     ending: bool,
     /// Nobody takes what is handed over.
@@ -119,6 +123,7 @@ impl Acts {
             latest: None,
             speaks: false,
             shared: None,
+            unstarted_said: false,
         }
     }
 
@@ -139,6 +144,9 @@ impl Acts {
                 self.last = mark;
                 self.show_elsewhere(report, &hardware);
                 self.hand_over(Standing { findings, hardware, coverage: judge.coverage(now) }, urgent);
+            } else if self.shared.is_none() {
+                // What could not be handed over.
+                self.pass_on(true);
             }
         }
         self.collect(report);
@@ -214,8 +222,25 @@ impl Acts {
     }
 
     fn hand_over(&mut self, standing: Standing, urgent: bool) {
-        self.latest = Some(standing.clone());
-        let shared = self.shared.get_or_insert_with(|| start(&self.case, &self.events));
+        self.latest = Some(standing);
+        self.pass_on(urgent);
+    }
+
+    /// Hands the newest standing to the thread, which is started where there is none.
+    fn pass_on(&mut self, urgent: bool) {
+        let Some(standing) = self.latest.clone() else { return };
+        if self.shared.is_none() {
+            match start(&self.case, &self.events) {
+                Ok(shared) => self.shared = Some(shared),
+                Err(_) if self.unstarted_said => return,
+                Err(error) => {
+                    self.unstarted_said = true;
+                    let what = "nothing is done yet about what was found: no thread can be started";
+                    return self.events.log(&format!("{what}: {error}"));
+                }
+            }
+        }
+        let Some(shared) = &self.shared else { return };
         let mut state = shared.lock();
         state.next = Some(standing);
         state.urgent |= urgent;
@@ -272,24 +297,23 @@ pub fn hardware_event(node: &str, event: &HealthEvent) -> (String, bool) {
 }
 
 /// The thread that talks to Slurm. It is not joined: it ends with the agent, whatever hangs.
-fn start(case: &Case, events: &Events) -> Arc<Shared> {
+fn start(case: &Case, events: &Events) -> std::io::Result<Arc<Shared>> {
     let shared = Arc::new(Shared::default());
     let mut hand = Hand::new(case.clone(), events.clone());
     let theirs = Arc::clone(&shared);
-    let started = std::thread::Builder::new().name("acts".into()).spawn(move || work(&theirs, &mut hand));
-    if let Err(error) = started {
-        events.log(&format!("nothing is done about what was found: no thread can be started: {error}"));
-        shared.lock().gone = true;
-    }
-    shared
+    std::thread::Builder::new().name("acts".into()).spawn(move || work(&theirs, &mut hand))?;
+    Ok(shared)
 }
 
 fn work(shared: &Shared, hand: &mut Hand) {
     let mut pause = FIRST_PAUSE;
     // Of what ranks tell, and of what the hardware shows.
     let mut rounds = [0; 2];
-    while let Some((standing, urgent)) = take(shared, rounds.map(|made| made < MOST_ROUNDS)) {
-        rounds[usize::from(urgent)] += 1;
+    while let Some((standing, kind)) = take(shared, rounds.map(|made| made < MOST_ROUNDS)) {
+        rounds
+            .iter_mut()
+            .zip([Kind::Told, Kind::Urgent])
+            .for_each(|(made, of)| *made += u32::from(kind == of));
         let acts = hand.round(&standing);
         let mut state = shared.lock();
         state.done.extend(acts);
@@ -297,6 +321,7 @@ fn work(shared: &Shared, hand: &mut Hand) {
         // What the controller could not be asked is tried again, unless there is something newer.
         if hand.wants_again() && !state.ending && state.next.is_none() {
             state.next = Some(standing);
+            state.again = true;
         }
         shared.changed.notify_all();
         state = rest(shared, state, FIRST_PAUSE, |state| !state.ending);
@@ -317,20 +342,36 @@ fn rest<'a>(
     waited.unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// The next round's task, and whether it is urgent; `None`: there will be none. `may`: whether there may be rounds of either
-/// kind.
-fn take(shared: &Shared, may: [bool; 2]) -> Option<(Standing, bool)> {
+/// Why there is a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Ranks tell something else, or something is over.
+    Told,
+    /// The hardware shows what drains.
+    Urgent,
+    /// The controller was not reached by the one before.
+    Again,
+}
+
+/// The next round's task, and why; `None`: there will be none. `may`: whether there may be rounds of the first two kinds.
+fn take(shared: &Shared, may: [bool; 2]) -> Option<(Standing, Kind)> {
     let mut state = shared.lock();
     loop {
-        let urgent = std::mem::take(&mut state.urgent);
-        match state.next.take() {
-            Some(next) if may[usize::from(urgent)] => {
+        let (urgent, again) = (std::mem::take(&mut state.urgent), std::mem::take(&mut state.again));
+        let kind = match (urgent, again) {
+            (true, _) if may[1] => Some(Kind::Urgent),
+            (_, true) => Some(Kind::Again),
+            (false, _) if may[0] => Some(Kind::Told),
+            _ => None,
+        };
+        match (state.next.take(), kind) {
+            (Some(next), Some(kind)) => {
                 state.busy = true;
-                return Some((next, urgent));
+                return Some((next, kind));
             }
             // Whoever waits for it need not.
-            Some(_) => shared.changed.notify_all(),
-            None => {}
+            (Some(_), None) => shared.changed.notify_all(),
+            (None, _) => {}
         }
         if state.ending || may == [false; 2] {
             return None;

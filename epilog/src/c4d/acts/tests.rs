@@ -377,15 +377,20 @@ fn rounds_for_what_ranks_tell_use_up_none_of_the_hardware_s() {
         state.next = Some(standing.clone());
         state.urgent |= urgent;
     };
+    let kind = |may| take(&shared, may).map(|(_, kind)| kind);
     hand(false);
-    assert!(take(&shared, [true; 2]).is_some_and(|(_, urgent)| !urgent));
+    assert_eq!(kind([true; 2]), Some(Kind::Told));
     // What is newer takes the place of what drains, and holds it too.
     hand(true);
     hand(false);
-    assert!(take(&shared, [false, true]).is_some_and(|(_, urgent)| urgent));
+    assert_eq!(kind([false, true]), Some(Kind::Urgent));
+    // What the controller was not asked waits for it, however long that takes.
+    shared.lock().again = true;
+    hand(false);
+    assert_eq!(kind([false; 2]), Some(Kind::Again));
     hand(false);
     shared.lock().ending = true;
-    assert!(take(&shared, [false, true]).is_none());
+    assert_eq!(kind([false, true]), None);
     let at = |events: &[HealthEvent]| {
         let events: Vec<_> = events.iter().map(|event| (1, event.clone())).collect();
         Mark::of(&[], &events)
