@@ -5,6 +5,8 @@
 //! slurmstepd that was killed leaves its file; and a line of `/proc/net/unix` alone proves nothing, since a user's
 //! process in a mount namespace of its own can bind any path. Both together are believed.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -30,6 +32,9 @@ const EXTERN: &str = "4294967292";
 
 /// Where the kernel lists bound sockets.
 const BOUND: &str = "/proc/net/unix";
+
+/// Most bytes of that list: some hundred thousand sockets. Users make them, and a longer list is one that can't be looked at.
+const MOST_BOUND_BYTES: u64 = 32 << 20;
 
 /// Looks for the job's steps.
 #[derive(Debug)]
@@ -98,7 +103,7 @@ impl Watchdog {
         self.seen
     }
 
-    fn is_here(&mut self, now: Instant) -> std::io::Result<bool> {
+    fn is_here(&mut self, now: Instant) -> io::Result<bool> {
         let (mut bound, mut any, mut lasts) = (None, false, false);
         for entry in std::fs::read_dir(&self.folder)?.take(MOST_FILES) {
             let entry = entry?;
@@ -107,7 +112,9 @@ impl Watchdog {
             let bound = match &bound {
                 Some(bound) => bound,
                 // Anybody may bind a name that is no text.
-                None => bound.insert(String::from_utf8_lossy(&std::fs::read(BOUND)?).into_owned()),
+                None => bound.insert(
+                    String::from_utf8_lossy(&all(File::open(BOUND)?, MOST_BOUND_BYTES)?).into_owned(),
+                ),
             };
             if is_bound(bound, &entry.path().to_string_lossy()) {
                 any = true;
@@ -120,6 +127,14 @@ impl Watchdog {
         }
         Ok(any)
     }
+}
+
+/// All that it gives, unless that is more than so many bytes.
+fn all(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(most + 1).read_to_end(&mut bytes)?;
+    let fits = u64::try_from(bytes.len()).is_ok_and(|length| length <= most);
+    fits.then_some(bytes).ok_or_else(|| io::Error::other("there are more sockets than are looked at"))
 }
 
 /// `<prefix><step>`, or `<prefix><step>.<component>` of a heterogeneous step.
@@ -147,6 +162,12 @@ mod tests {
         for name in ["n1_77.0", "n1_7.", "n1_7.x", "n1_7.0.1.2", "n11_7.0", "n1_7", "n1_7..0", "job00007"] {
             assert!(!is_step(name, "n1_7."), "{name}");
         }
+    }
+
+    #[test]
+    fn a_list_without_end_is_none() {
+        assert_eq!(all(&b"list"[..], 4).unwrap(), b"list");
+        assert!(all(io::repeat(b'x'), 4).is_err());
     }
 
     #[test]
