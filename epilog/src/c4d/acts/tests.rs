@@ -399,3 +399,20 @@ fn rounds_for_what_ranks_tell_use_up_none_of_the_hardware_s() {
     assert!(drains.drains_beside(&told) && drains.drains_beside(&Mark::default()));
     assert!(!drains.drains_beside(&drains) && !told.drains_beside(&drains));
 }
+
+// Of two nodes that speak one after the other the second knows what the first did.
+#[test]
+fn what_another_node_drained_counts() {
+    for (drained, number, drains) in [("n1", 1, false), ("n2", 1, false), ("n1", 2, true)] {
+        let mut stage = Stage::new(FailAction::Drain, true, ANSWER);
+        let part = format!("AdminComment=aimaster{{n={number} requeues=0 drained={drained}}}");
+        std::fs::write(stage.folder.path().join("job"), JOB.replace("AdminComment=paid by x ", &part))
+            .unwrap();
+        stage.settled(&[xid(Action::Drain)]);
+        let changes = stage.changes();
+        let drain = changes.iter().any(|change| change.contains("State=DRAIN"));
+        assert_eq!(drain, drains, "{drained} in run {number}: {changes:?}");
+        let refused = stage.acts().iter().any(|(_, what)| what.contains("the most for this job"));
+        assert_eq!(refused, !drains && drained == "n1", "{:?}", stage.acts());
+    }
+}
