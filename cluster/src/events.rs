@@ -1,32 +1,69 @@
 //! Events and log lines in syslog: `key=value` fields after the event's name, as journald and rsyslog take them.
 
-use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use diag::report::printable;
-use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
+use syslog::{Error, Facility, Formatter3164, Logger, LoggerBackend};
 
 use crate::log::LogSink;
 
 /// Where log lines go: syslog if its socket is there and takes them, else the standard error of this process.
 #[derive(Clone)]
 pub struct Events {
-    logger: Option<Arc<Mutex<Logger<LoggerBackend, Formatter3164>>>>,
+    outlet: Arc<Mutex<Outlet>>,
     job: u32,
+}
+
+/// The way to the socket. A daemon that was started anew has a new one, and a job may run for weeks.
+struct Outlet {
+    socket: PathBuf,
+    process: String,
+    node: String,
+    logger: Option<Logger<LoggerBackend, Formatter3164>>,
+}
+
+impl Outlet {
+    fn connect(&mut self) {
+        let formatter = Formatter3164 {
+            facility: Facility::LOG_DAEMON,
+            hostname: Some(self.node.clone()),
+            process: self.process.clone(),
+            pid: std::process::id(),
+        };
+        self.logger = syslog::unix_custom(formatter, &self.socket).ok().filter(never_waits);
+    }
+
+    /// Whether it was taken.
+    fn put(&mut self, line: &str, warning: bool) -> bool {
+        match self.try_put(line, warning) {
+            Ok(()) => return true,
+            // It is there and does not read: the same socket is what would be found.
+            Err(ErrorKind::WouldBlock) => return false,
+            Err(_) => self.connect(),
+        }
+        self.try_put(line, warning).is_ok()
+    }
+
+    fn try_put(&mut self, line: &str, warning: bool) -> Result<(), ErrorKind> {
+        let logger = self.logger.as_mut().ok_or(ErrorKind::NotConnected)?;
+        let done = if warning { logger.warning(line) } else { logger.info(line) };
+        done.map_err(|error| match error {
+            Error::Write(cause) | Error::Io(cause) => cause.kind(),
+            Error::Initialization(_) => ErrorKind::NotConnected,
+        })
+    }
 }
 
 impl Events {
     /// Connects to the socket; `process` is the name of this program.
     #[must_use]
     pub fn open(socket: &Path, process: &str, node: &str, job: u32) -> Self {
-        let formatter = Formatter3164 {
-            facility: Facility::LOG_DAEMON,
-            hostname: Some(node.to_owned()),
-            process: process.into(),
-            pid: std::process::id(),
-        };
-        let logger = syslog::unix_custom(formatter, socket).ok().filter(never_waits);
-        Self { logger: logger.map(|logger| Arc::new(Mutex::new(logger))), job }
+        let (process, node) = (process.to_owned(), node.to_owned());
+        let mut outlet = Outlet { socket: socket.to_owned(), process, node, logger: None };
+        outlet.connect();
+        Self { outlet: Arc::new(Mutex::new(outlet)), job }
     }
 
     /// One line about something that should be looked at.
@@ -36,11 +73,7 @@ impl Events {
 
     fn write(&self, line: &str, warning: bool) {
         let line = format!("job={} {}", self.job, printable(line));
-        let logger = self.logger.as_ref().and_then(|logger| logger.lock().ok());
-        let written = logger.is_some_and(|mut logger| {
-            let done = if warning { logger.warning(&line) } else { logger.info(&line) };
-            done.is_ok()
-        });
+        let written = self.outlet.lock().unwrap_or_else(PoisonError::into_inner).put(&line, warning);
         if !written {
             eprintln!("aimaster: {line}");
         }
@@ -89,5 +122,22 @@ mod tests {
             done.send(()).unwrap();
         });
         ended.recv_timeout(Duration::from_secs(20)).unwrap();
+    }
+
+    #[test]
+    fn a_syslog_daemon_that_comes_late_or_is_started_anew_is_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let events = Events::open(&path, "aimaster", "n1", 7);
+        events.log("nobody is there");
+        for start in ["first", "second"] {
+            let daemon = UnixDatagram::bind(&path).unwrap();
+            daemon.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            events.log(start);
+            let mut bytes = [0; 200];
+            let count = daemon.recv(&mut bytes).unwrap();
+            assert!(String::from_utf8_lossy(&bytes[..count]).ends_with(start));
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 }

@@ -80,11 +80,7 @@ pub fn runtime_part(
         words.clear();
     }
     let requeues = format!("requeues={}", requeues(comment) + u32::from(requeued));
-    let mut nodes: Vec<&str> = words
-        .iter()
-        .find_map(|word| word.strip_prefix("drained="))
-        .map(|list| list.split(',').collect())
-        .unwrap_or_default();
+    let mut nodes = listed(&words);
     nodes.extend(drained.iter().filter(|node| !nodes.contains(node)).copied().collect::<Vec<_>>());
     let ours = |word: &&str| ["n=", "requeues=", "drained="].iter().any(|key| word.starts_with(key));
     words.retain(|word| !ours(word));
@@ -98,6 +94,19 @@ pub fn runtime_part(
         words.push(line);
     }
     format!("{OPEN}{}}}", words.join(" "))
+}
+
+fn listed<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    let list = words.iter().find_map(|word| word.strip_prefix("drained="));
+    list.map(|list| list.split(',').collect()).unwrap_or_default()
+}
+
+/// The nodes that our part says were drained in this run of the job.
+#[must_use]
+pub fn drained(comment: &str, check_number: u32) -> Vec<&str> {
+    let inner = part(comment).and_then(|part| part.strip_prefix(OPEN)?.strip_suffix('}')).unwrap_or_default();
+    let words: Vec<&str> = inner.split(' ').collect();
+    if words.contains(&format!("n={check_number}").as_str()) { listed(&words) } else { Vec::new() }
 }
 
 /// How often we requeued the job; 0 where our part is missing or broken.

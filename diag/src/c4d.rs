@@ -45,7 +45,7 @@ pub fn step(state: &mut Picture, digests: &[Digest], now_ms: u64, settings: &Set
     state.expire(settings);
     state.settle(now_ms, settings);
     // What stops while the job ends is no fault, and what was found before it stays found.
-    if state.ending {
+    if state.is_ending(now_ms, settings.silent_ms) {
         return Vec::new();
     }
     let mut changes = Vec::new();
@@ -117,9 +117,10 @@ impl Picture {
         self.live_comms().filter_map(last).collect()
     }
 
-    /// Whether more than half of the nodes that were heard are not heard any more.
+    /// Whether more than half of the nodes that were heard, and did not say that they end, are not heard any more.
     fn is_deaf(&self, now_ms: u64, settings: &Settings) -> bool {
-        let heard: Vec<u64> = self.nodes.iter().filter_map(|node| node.heard_ms).collect();
+        let stay = self.nodes.iter().filter(|node| node.ending_ms.is_none());
+        let heard: Vec<u64> = stay.filter_map(|node| node.heard_ms).collect();
         let silent = heard.iter().filter(|at| now_ms.saturating_sub(**at) >= settings.silent_ms).count();
         silent * 2 > heard.len()
     }

@@ -108,6 +108,10 @@ impl ScontrolError {
     pub fn is_unreachable(&self) -> bool {
         match self {
             Self::Timeout { .. } => true,
+            // No room for another process: users of the node may have taken it, and give it back.
+            Self::Spawn { source, .. } => {
+                matches!(source.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::OutOfMemory)
+            }
             Self::Failed { said, .. } => UNREACHABLE.iter().any(|text| said.contains(text)),
             _ => false,
         }

@@ -25,7 +25,7 @@ impl Picture {
         node.heard_ms = Some(now_ms);
         node.number = digest.number;
         node.refused = None;
-        self.ending |= digest.ending;
+        node.ending_ms = digest.ending.then(|| node.ending_ms.unwrap_or(now_ms));
         for rank in &digest.ranks {
             self.take_rank(digest.node, rank, now_ms, settings);
         }

@@ -21,6 +21,11 @@ pub const BYTES_PER_RANK: usize = 64 << 10;
 /// Memory beside the ranks: findings and the delay matrix, in bytes.
 pub const BYTES_BESIDE: usize = 16 << 20;
 
+/// How long the nodes of a job may take to end one after the other: from SIGTERM to SIGKILL (KillWait, 30 s), and what can't be
+/// killed (UnkillableStepTimeout, 60 s). Where others go on for longer the job lives without the node: it was resized, or
+/// only that node's agent has ended.
+const ENDS_MS: u64 = 120_000;
+
 /// Most processes of a node that are kept, those that ended and were replaced included.
 pub const MAX_PROCESSES: usize = 2 * MAX_RANKS;
 
@@ -38,8 +43,6 @@ pub struct Picture {
     pub(super) matrix: Matrix,
     /// Start of the window over which times are compared.
     pub(super) window_since_ms: Option<u64>,
-    /// A node saw that the job is being ended.
-    pub(super) ending: bool,
 }
 
 /// A node of the job.
@@ -52,6 +55,8 @@ pub(super) struct Node {
     pub number: u64,
     /// Why its last digest was refused.
     pub refused: Option<String>,
+    /// Since when it says that the job is being ended there.
+    pub ending_ms: Option<u64>,
 }
 
 /// A process of the job that uses NCCL.
@@ -200,13 +205,23 @@ impl Picture {
             tracked: BTreeMap::new(),
             matrix: Matrix::default(),
             window_since_ms: None,
-            ending: false,
         }
     }
 
     /// The findings that hold.
     pub fn standing(&self) -> impl Iterator<Item = &Finding> {
         self.tracked.values().filter(|one| one.confirmed).map(|one| &one.finding)
+    }
+
+    /// Whether the job is being ended: what stops then is no fault.
+    #[must_use]
+    pub fn is_ending(&self, now_ms: u64, silent_ms: u64) -> bool {
+        let Some(last_ms) = self.nodes.iter().filter_map(|node| node.ending_ms).max() else { return false };
+        let goes_on = |node: &Node| {
+            let heard = node.heard_ms.is_some_and(|at| now_ms.saturating_sub(at) < silent_ms);
+            heard && node.ending_ms.is_none()
+        };
+        now_ms.saturating_sub(last_ms) < ENDS_MS || !self.nodes.iter().any(goes_on)
     }
 
     pub(super) fn name(&self, node: NodeId) -> &str {

@@ -14,7 +14,7 @@ use diag::c4d::decide;
 use diag::c4d::finding::{Finding, Who};
 use diag::c4d::picture::Coverage;
 use diag::facts::NodeId;
-use diag::health::{HealthEvent, Turn};
+use diag::health::{Action, HealthEvent, Turn};
 use diag::policy::Policy;
 use diag::verdict::{Outcome, Status as Weight};
 
@@ -28,7 +28,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-/// Most rounds of a run of a job.
+/// Most rounds of a run of a job for what ranks tell, and as many for what the hardware shows: the first can be made by a
+/// user's process, which must not use up what a node that breaks later needs.
 const MOST_ROUNDS: u32 = 50;
 
 /// How long the agent's end waits for a round: with the second that it takes to tell the other nodes shorter than
@@ -63,6 +64,12 @@ impl Mark {
         };
         Self { findings: findings.collect(), hardware: hardware.iter().map(ageless).collect() }
     }
+
+    /// Whether it has a fault of the hardware that drains and was not there before.
+    fn drains_beside(&self, before: &Self) -> bool {
+        let mut drains = self.hardware.iter().filter(|(_, event)| event.action == Action::Drain);
+        drains.any(|one| !before.hardware.contains(one))
+    }
 }
 
 /// The hands of an agent that judges.
@@ -75,6 +82,8 @@ pub struct Acts {
     /// Whether this node spoke for the job at the last look.
     speaks: bool,
     shared: Option<Arc<Shared>>,
+    /// Whether it was said that there can be no thread. There may be one later.
+    unstarted_said: bool,
 }
 
 #[derive(Default)]
@@ -86,6 +95,10 @@ struct Shared {
 #[derive(Default)]
 struct State {
     next: Option<Standing>,
+    /// Whether it has a fault of the hardware that is new and drains: that waits for the shortest pause only.
+    urgent: bool,
+    /// Whether it is another try, since the controller was not reached: no round is used up by that.
+    again: bool,
     busy: bool,
     ending: bool,
     /// Nobody takes what is handed over.
@@ -110,6 +123,7 @@ impl Acts {
             latest: None,
             speaks: false,
             shared: None,
+            unstarted_said: false,
         }
     }
 
@@ -126,9 +140,13 @@ impl Acts {
             self.name(report, &findings);
             let mark = Mark::of(&findings, &hardware);
             if mark != self.last {
+                let urgent = mark.drains_beside(&self.last);
                 self.last = mark;
                 self.show_elsewhere(report, &hardware);
-                self.hand_over(Standing { findings, hardware, coverage: judge.coverage(now) });
+                self.hand_over(Standing { findings, hardware, coverage: judge.coverage(now) }, urgent);
+            } else if self.shared.is_none() {
+                // What could not be handed over.
+                self.pass_on(true);
             }
         }
         self.collect(report);
@@ -174,7 +192,7 @@ impl Acts {
         let me = self.case.me;
         let hardware = standing.hardware.iter().cloned().chain(fresh.into_iter().map(|one| (me, one)));
         let hardware = hardware.collect();
-        self.hand_over(Standing { hardware, ..standing });
+        self.hand_over(Standing { hardware, ..standing }, true);
     }
 
     /// What the hardware of other nodes shows. That it gets older is no reason to write the report again.
@@ -203,10 +221,30 @@ impl Acts {
         }
     }
 
-    fn hand_over(&mut self, standing: Standing) {
-        self.latest = Some(standing.clone());
-        let shared = self.shared.get_or_insert_with(|| start(&self.case, &self.events));
-        shared.lock().next = Some(standing);
+    fn hand_over(&mut self, standing: Standing, urgent: bool) {
+        self.latest = Some(standing);
+        self.pass_on(urgent);
+    }
+
+    /// Hands the newest standing to the thread, which is started where there is none.
+    fn pass_on(&mut self, urgent: bool) {
+        let Some(standing) = self.latest.clone() else { return };
+        if self.shared.is_none() {
+            match start(&self.case, &self.events) {
+                Ok(shared) => self.shared = Some(shared),
+                Err(_) if self.unstarted_said => return,
+                Err(error) => {
+                    self.unstarted_said = true;
+                    let what = "nothing is done yet about what was found: no thread can be started";
+                    return self.events.log(&format!("{what}: {error}"));
+                }
+            }
+        }
+        let Some(shared) = &self.shared else { return };
+        let mut state = shared.lock();
+        state.next = Some(standing);
+        state.urgent |= urgent;
+        drop(state);
         shared.changed.notify_all();
     }
 
@@ -259,22 +297,23 @@ pub fn hardware_event(node: &str, event: &HealthEvent) -> (String, bool) {
 }
 
 /// The thread that talks to Slurm. It is not joined: it ends with the agent, whatever hangs.
-fn start(case: &Case, events: &Events) -> Arc<Shared> {
+fn start(case: &Case, events: &Events) -> std::io::Result<Arc<Shared>> {
     let shared = Arc::new(Shared::default());
     let mut hand = Hand::new(case.clone(), events.clone());
     let theirs = Arc::clone(&shared);
-    let started = std::thread::Builder::new().name("acts".into()).spawn(move || work(&theirs, &mut hand));
-    if let Err(error) = started {
-        events.log(&format!("nothing is done about what was found: no thread can be started: {error}"));
-        shared.lock().gone = true;
-    }
-    shared
+    std::thread::Builder::new().name("acts".into()).spawn(move || work(&theirs, &mut hand))?;
+    Ok(shared)
 }
 
 fn work(shared: &Shared, hand: &mut Hand) {
     let mut pause = FIRST_PAUSE;
-    for _ in 0..MOST_ROUNDS {
-        let Some(standing) = take(shared) else { break };
+    // Of what ranks tell, and of what the hardware shows.
+    let mut rounds = [0; 2];
+    while let Some((standing, kind)) = take(shared, rounds.map(|made| made < MOST_ROUNDS)) {
+        rounds
+            .iter_mut()
+            .zip([Kind::Told, Kind::Urgent])
+            .for_each(|(made, of)| *made += u32::from(kind == of));
         let acts = hand.round(&standing);
         let mut state = shared.lock();
         state.done.extend(acts);
@@ -282,25 +321,59 @@ fn work(shared: &Shared, hand: &mut Hand) {
         // What the controller could not be asked is tried again, unless there is something newer.
         if hand.wants_again() && !state.ending && state.next.is_none() {
             state.next = Some(standing);
+            state.again = true;
         }
         shared.changed.notify_all();
-        let rest = |state: &mut State| !state.ending;
-        drop(shared.changed.wait_timeout_while(state, pause, rest).map_err(PoisonError::into_inner));
+        state = rest(shared, state, FIRST_PAUSE, |state| !state.ending);
+        drop(rest(shared, state, pause - FIRST_PAUSE, |state| !state.ending && !state.urgent));
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
     shared.lock().gone = true;
     shared.changed.notify_all();
 }
 
-/// The next round's task; `None`: there will be none.
-fn take(shared: &Shared) -> Option<Standing> {
+fn rest<'a>(
+    shared: &'a Shared,
+    state: MutexGuard<'a, State>,
+    pause: Duration,
+    may: impl Fn(&State) -> bool,
+) -> MutexGuard<'a, State> {
+    let waited = shared.changed.wait_timeout_while(state, pause, |state| may(state));
+    waited.unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// Why there is a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Ranks tell something else, or something is over.
+    Told,
+    /// The hardware shows what drains.
+    Urgent,
+    /// The controller was not reached by the one before.
+    Again,
+}
+
+/// The next round's task, and why; `None`: there will be none. `may`: whether there may be rounds of the first two kinds.
+fn take(shared: &Shared, may: [bool; 2]) -> Option<(Standing, Kind)> {
     let mut state = shared.lock();
     loop {
-        if let Some(next) = state.next.take() {
-            state.busy = true;
-            return Some(next);
+        let (urgent, again) = (std::mem::take(&mut state.urgent), std::mem::take(&mut state.again));
+        let kind = match (urgent, again) {
+            (true, _) if may[1] => Some(Kind::Urgent),
+            (_, true) => Some(Kind::Again),
+            (false, _) if may[0] => Some(Kind::Told),
+            _ => None,
+        };
+        match (state.next.take(), kind) {
+            (Some(next), Some(kind)) => {
+                state.busy = true;
+                return Some((next, kind));
+            }
+            // Whoever waits for it need not.
+            (Some(_), None) => shared.changed.notify_all(),
+            (None, _) => {}
         }
-        if state.ending {
+        if state.ending || may == [false; 2] {
             return None;
         }
         state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

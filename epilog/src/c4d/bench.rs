@@ -31,8 +31,6 @@ pub struct Bench {
     judge: Judge,
     voice: Voice,
     judged: bool,
-    /// A node said that the job ends: whoever is silent from then on has ended with it.
-    ending: bool,
     /// Since when it listens without a break, and when it looked last.
     listens: Instant,
     looked: Instant,
@@ -47,7 +45,6 @@ impl Bench {
             judge: Judge::new(nodes, settings, now),
             voice: Voice::new(role, joined),
             judged: role == Role::Alone,
-            ending: false,
             listens: now,
             looked: now,
             silent: Duration::from_millis(settings.silent_ms),
@@ -69,8 +66,8 @@ impl Bench {
         }
         self.looked = now;
         let settled = now.saturating_duration_since(self.listens) >= self.silent;
-        self.ending |= tellings.iter().any(|telling| telling.digest.ending);
-        if !self.ending {
+        // Whoever is silent while the job ends has ended with it.
+        if !self.judge.is_ending(now) {
             self.judged = self.voice.decide(heard, settled);
         }
         if let Some(told) = other_told {

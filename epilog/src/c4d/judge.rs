@@ -20,7 +20,7 @@ pub struct Judge {
     picture: Picture,
     settings: Settings,
     began: Instant,
-    hardware: BTreeMap<(NodeId, Part, String), HealthEvent>,
+    hardware: BTreeMap<NodeId, BTreeMap<(Part, String), HealthEvent>>,
 }
 
 impl Judge {
@@ -36,14 +36,18 @@ impl Judge {
         for telling in tellings {
             let node = telling.digest.node;
             // A telling holds all that there is to tell of its node.
-            self.hardware.retain(|(of, ..), _| *of != node);
-            for event in &telling.health {
-                self.hardware.insert((node, event.part.clone(), event.what.clone()), event.clone());
-            }
+            let each = telling.health.iter().map(|one| ((one.part.clone(), one.what.clone()), one.clone()));
+            self.hardware.insert(node, each.collect());
         }
         let digests: Vec<_> = tellings.iter().map(|telling| telling.digest.clone()).collect();
         let now_ms = self.ms(now);
         step(&mut self.picture, &digests, now_ms, &self.settings)
+    }
+
+    /// Whether the job is being ended.
+    #[must_use]
+    pub fn is_ending(&self, now: Instant) -> bool {
+        self.picture.is_ending(self.ms(now), self.settings.silent_ms)
     }
 
     /// The findings that hold.
@@ -60,7 +64,7 @@ impl Judge {
 
     /// Everything that is told of the hardware of the job's nodes, also what is over.
     pub fn events(&self) -> impl Iterator<Item = (NodeId, &HealthEvent)> {
-        self.hardware.iter().map(|((node, ..), event)| (*node, event))
+        self.hardware.iter().flat_map(|(node, events)| events.values().map(|event| (*node, event)))
     }
 
     /// How much of the job is seen.

@@ -22,6 +22,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::c4d::acts::{self, Acts};
 use crate::c4d::bench::{Bench, News};
 use crate::c4d::birth::Agent;
+use crate::c4d::budget::Budget;
 use crate::c4d::health::Health;
 use crate::c4d::held::Held;
 use crate::c4d::link::Link;
@@ -70,9 +71,14 @@ struct Watch {
     /// When somebody judged the job last, and whether it was said that nobody does.
     judged: Instant,
     unjudged_said: bool,
+    budget: Budget,
+    /// Whether it was said that the job seems to end and does not.
+    lingering_said: bool,
     report: RuntimeReport,
     /// What stands in the file.
     written: Option<RuntimeReport>,
+    /// Whether it was said that the file can't be written.
+    unwritten_said: bool,
 }
 
 impl Life {
@@ -138,8 +144,11 @@ impl Life {
             nodes: order.nodes.clone(),
             judged: now,
             unjudged_said: false,
+            budget: Budget::new(now),
+            lingering_said: false,
             report,
             written: None,
+            unwritten_said: false,
         };
         notes.iter().for_each(|note| watch.note(note));
         // The file is there as long as the agent is.
@@ -192,9 +201,21 @@ impl Watch {
         if self.report.telemetry.status == Status::None {
             self.look_for_another_profiler();
         }
+        if self.watchdog.lingers(Instant::now()) && !self.lingering_said {
+            self.lingering_said = true;
+            self.note(
+                "the step that lasts as long as the job has ended and others go on: what stops on this node is no fault any more",
+            );
+        }
         self.look_at_ranks(Instant::now());
-        if let Err(error) = self.write() {
-            self.events.log(&format!("runtime.json can't be written: {error}"));
+        match self.write() {
+            Ok(()) => self.unwritten_said = false,
+            // It is tried again with each look.
+            Err(_) if self.unwritten_said => {}
+            Err(error) => {
+                self.unwritten_said = true;
+                self.events.log(&format!("runtime.json can't be written: {error}"));
+            }
         }
         None
     }
@@ -223,10 +244,11 @@ impl Watch {
         if was != speaks && (self.link.role() == Some(Role::Deputy) || !speaks) {
             let what =
                 if speaks { "speaks for the job, for the first one is not heard" } else { "is silent" };
-            self.events.event(&format!("event=RuntimeCheckSpeaker summary=\"this node {what}\""), speaks);
+            let line = format!("event=RuntimeCheckSpeaker summary=\"this node {what}\"");
+            self.tell_line(&line, speaks, now);
         }
         self.know(judged || self.link.is_judged(now), now);
-        self.tell(&news);
+        self.tell(&news, now);
         let judge = self.bench.as_ref().filter(|bench| bench.speaks()).map(Bench::judge);
         self.acts.follow(&mut self.report, judge, now);
     }
@@ -257,9 +279,9 @@ impl Watch {
     }
 
     /// Says what is new.
-    fn tell(&mut self, news: &News) {
+    fn tell(&mut self, news: &News, now: Instant) {
         let News { findings, hardware } = news;
-        findings.iter().for_each(|finding| self.tell_finding(finding));
+        findings.iter().for_each(|finding| self.tell_finding(finding, now));
         for (node, event) in hardware {
             let name = self.nodes.get(*node as usize).map_or("-", String::as_str);
             let (line, warning) = acts::hardware_event(name, event);
@@ -268,25 +290,34 @@ impl Watch {
     }
 
     /// Says what is new, or no longer holds.
-    fn tell_finding(&mut self, change: &Finding) {
+    fn tell_finding(&mut self, change: &Finding, now: Instant) {
         let Finding { class, confidence, message, state, .. } = change;
         match state {
             State::Confirmed => {
                 let line = format!(
                     "event=RuntimeCheckFailed class={class} confidence={confidence:.2} summary={message:?}"
                 );
-                self.events.event(&line, true);
+                self.tell_line(&line, true, now);
             }
             State::Withdrawn { because } => {
                 let line = format!(
                     "event=RuntimeCheckWithdrawn class={class} because={because:?} summary={message:?}"
                 );
-                self.events.event(&line, false);
+                self.tell_line(&line, false, now);
                 if self.report.withdrawn.len() < MOST_ENTRIES {
                     self.report.withdrawn.push(change.clone());
                 }
             }
         }
+    }
+
+    /// Writes a line about what ranks and agents tell, as far as there is room.
+    fn tell_line(&mut self, line: &str, warning: bool, now: Instant) {
+        let Some(unwritten) = self.budget.take(now) else { return };
+        if unwritten > 0 {
+            self.events.log(&format!("{unwritten} lines were left out: findings come and go too fast"));
+        }
+        self.events.event(line, warning);
     }
 
     /// Whether the plugin found the user's own profiler in a task's environment.
@@ -365,11 +396,14 @@ impl Watch {
     /// The last words, to the file and to the others.
     async fn end(mut self, because: String) {
         self.report.finished = Some(Finished { at: Timestamp::now(), because });
-        self.health.look(&mut self.ranks, &mut self.report, Instant::now());
+        // What broke a job is often seen, here or on another node, at its end only.
+        self.ranks.expects_end(true);
+        self.look_at_ranks(Instant::now());
         self.acts.end(&mut self.report);
         if let Err(error) = self.write() {
             self.events.log(&format!("the last runtime.json can't be written: {error}"));
         }
-        self.link.goodbye(self.ranks.look(Instant::now())).await;
+        let now = Instant::now();
+        self.link.goodbye(self.ranks.look(now), self.held.tell(Vec::new(), now)).await;
     }
 }

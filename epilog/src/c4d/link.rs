@@ -343,12 +343,13 @@ impl Link {
         if whys.is_empty() { "no node of the job can be reached".to_owned() } else { whys.join("; ") }
     }
 
-    /// Tells that this node ends, so that what stops with it is no fault.
-    pub async fn goodbye(self, digest: Digest) {
+    /// Tells that this node ends, so that what stops with it is no fault, and once more how its hardware is: a telling stands for
+    /// all that there is to tell, and the one before may not have been read yet.
+    pub async fn goodbye(self, digest: Digest, health: Vec<HealthEvent>) {
         let Some(agents) = self.agents else { return };
         // Nobody is to take over for a node that ends with its job.
         let digest = fitting(Digest { ending: true, ..digest });
-        let last: Told = (Telling { digest, health: Vec::new() }, true);
+        let last: Told = (Telling { digest, health }, true);
         if let Ok(body) = serde_json::to_vec(&last) {
             agents.goodbye(body, GOODBYE).await;
         }

@@ -10,10 +10,11 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use diag::c4d::digest::MAX_RANKS;
 use nccl_profiler::ring::{Kernels, ORDER_AT, Order};
 
 /// What KernelCh costs an operation: 6 µs a small all-reduce, up to 14 µs one of a MiB, on two H200 with NCCL 2.28.9
@@ -178,31 +179,50 @@ fn near(one: Kernels, other: Kernels) -> bool {
 ///
 /// The file is the process's too, and the kernel takes the file's lock for a write: a process that holds it, by a write of
 /// its own that never ends, must not stop the agent. So each word has a thread of its own, one at a time; one that does not come
-/// back keeps that thread until its process ends, and its ring gets no further orders. A page that the process gave back is made
+/// back keeps that thread until its process ends, and its ring gets no further orders. A process may come again and again, each time
+/// with a new ring, so that all pens of an agent count their threads together. A page that the process gave back is made
 /// anew by the write, at most one a ring.
 #[derive(Debug, Default)]
 pub struct Pen {
     busy: Arc<AtomicBool>,
+    writing: Arc<AtomicUsize>,
 }
 
+/// Most threads that write orders at a time: each rank's that a node may have.
+const MOST_WRITING: usize = MAX_RANKS;
+
 impl Pen {
-    /// Writes one order; false: the one before is still being written, or the system refused.
+    /// A pen for another ring of the same agent.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self { busy: Arc::default(), writing: Arc::clone(&self.writing) }
+    }
+
+    /// Writes one order; false: the one before is still being written, too many others are, or the system refused.
     pub fn write(&self, ring: &File, order: Order) -> bool {
-        let Ok(file) = ring.try_clone() else { return false };
-        if self.busy.swap(true, Ordering::AcqRel) {
+        // Only the agent's loop adds to it, so that nothing comes between the look and the addition.
+        if self.busy.load(Ordering::Acquire) || self.writing.load(Ordering::Acquire) >= MOST_WRITING {
             return false;
         }
-        let busy = self.busy.clone();
+        let Ok(file) = ring.try_clone() else { return false };
+        self.busy.store(true, Ordering::Release);
+        self.writing.fetch_add(1, Ordering::AcqRel);
+        let done = Self { busy: Arc::clone(&self.busy), writing: Arc::clone(&self.writing) };
         let write = move || {
             // A file that is sealed against writing keeps what holds without an order.
             _ = file.write_at(&order.to_bytes(), ORDER_AT);
-            busy.store(false, Ordering::Release);
+            done.put_down();
         };
         let started = thread::Builder::new().name("order".to_owned()).spawn(write).is_ok();
         if !started {
-            self.busy.store(false, Ordering::Release);
+            self.put_down();
         }
         started
+    }
+
+    fn put_down(&self) {
+        self.busy.store(false, Ordering::Release);
+        self.writing.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -335,5 +355,11 @@ mod tests {
         pen.busy.store(true, Ordering::Release);
         let ring = File::from(memfd_create("ring", MemfdFlags::CLOEXEC).unwrap());
         assert!(!pen.write(&ring, order));
+        // However many rings such a process brings.
+        let pen = Pen::default();
+        pen.writing.store(MOST_WRITING, Ordering::Release);
+        assert!(!pen.another().write(&ring, order));
+        pen.writing.store(MOST_WRITING - 1, Ordering::Release);
+        assert!(pen.another().write(&ring, order));
     }
 }

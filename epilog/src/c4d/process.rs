@@ -32,35 +32,42 @@ impl Followed {
         self.pid
     }
 
-    /// Its rank in the whole job, as Slurm told it.
-    #[must_use]
-    pub fn task(&self) -> Option<u32> {
-        variable(&read(self.pid, "environ")?, "SLURM_PROCID=")?.parse().ok()
-    }
-
-    /// The one GPU of the job's that CUDA shows it, as far as that can be told: always one of `job`, whatever the process
-    /// wrote there.
-    #[must_use]
-    pub fn gpu(&self, job: &[GpuId]) -> Option<GpuId> {
-        if let [only] = job {
-            return Some(only.clone());
-        }
-        let environment = read(self.pid, "environ")?;
-        shown(variable(&environment, "CUDA_VISIBLE_DEVICES=")?, job)
-    }
-
-    /// What it does now.
-    pub fn look(&mut self) -> Process {
+    /// What it does now, with the newest count of what it read and wrote. It reads nothing that a process can hold back.
+    pub fn look(&mut self, io_bytes: Option<u64>) -> Process {
         let state = match stat(self.pid) {
             Some((letter, began)) if Some(began) == self.began => ProcessState::of_letter(letter),
             _ => ProcessState::Gone,
         };
         let stuck = state == ProcessState::Blocked;
         let wchan = if stuck { read(self.pid, "wchan").unwrap_or_default() } else { Vec::new() };
-        let total = if state.ended() { None } else { io(self.pid) };
+        let total = if state.ended() { None } else { io_bytes };
         let io_bytes = total.zip(self.io_bytes).map(|(now, before)| now.saturating_sub(before));
         self.io_bytes = total;
         Process { state, wchan: clean(&String::from_utf8_lossy(&wchan)), io_bytes }
+    }
+}
+
+/// The environment that a process began with, or has written since.
+pub(super) struct Environment(Vec<u8>);
+
+impl Environment {
+    /// Of this process; empty where it can't be read. The process may keep its reader waiting.
+    pub fn of(pid: u32) -> Self {
+        Self(read(pid, "environ").unwrap_or_default())
+    }
+
+    /// Its rank in the whole job, as Slurm told it.
+    pub fn task(&self) -> Option<u32> {
+        variable(&self.0, "SLURM_PROCID=")?.parse().ok()
+    }
+
+    /// The one GPU of the job's that CUDA shows it, as far as that can be told: always one of `job`, whatever the process
+    /// wrote there.
+    pub fn gpu(&self, job: &[GpuId]) -> Option<GpuId> {
+        match job {
+            [only] => Some(only.clone()),
+            _ => shown(variable(&self.0, "CUDA_VISIBLE_DEVICES=")?, job),
+        }
     }
 }
 
@@ -117,8 +124,8 @@ fn stat(pid: u32) -> Option<(char, u64)> {
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
-/// Bytes that it read and wrote by system calls.
-fn io(pid: u32) -> Option<u64> {
+/// Bytes that it read and wrote by system calls. The process may keep its reader waiting.
+pub(super) fn io(pid: u32) -> Option<u64> {
     let bytes = read(pid, "io")?;
     let text = String::from_utf8_lossy(&bytes);
     let number = |key: &str| text.lines().find_map(|line| line.strip_prefix(key))?.trim().parse::<u64>().ok();
@@ -162,7 +169,7 @@ mod tests {
         assert_eq!(shown(&uuid(2).to_string(), &named), Some(uuid(2)));
         assert_eq!(shown(&uuid(3).to_string(), &named), None);
         assert_eq!(shown("0", &named), None);
-        let own = Followed::new(std::process::id());
+        let own = Environment(Vec::new());
         assert_eq!(own.gpu(&named[..1]), Some(uuid(1)), "the job has one");
     }
 
@@ -171,17 +178,17 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").env("SLURM_PROCID", "3").spawn().unwrap();
         let mut followed = Followed::new(child.id());
         // Between fork and exec it has our environment.
-        while followed.task().is_none() {
+        while Environment::of(child.id()).task().is_none() {
             std::thread::yield_now();
         }
-        assert_eq!(followed.task(), Some(3));
-        assert!(!followed.look().state.ended());
-        assert!(followed.look().io_bytes.is_some());
+        assert_eq!(Environment::of(child.id()).task(), Some(3));
+        assert!(!followed.look(io(child.id())).state.ended());
+        assert!(followed.look(io(child.id())).io_bytes.is_some());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(followed.look().state, ProcessState::Gone);
+        assert_eq!(followed.look(None).state, ProcessState::Gone);
         // Another process's number.
         let mut other = Followed { pid: std::process::id(), began: Some(1), io_bytes: None };
-        assert_eq!(other.look().state, ProcessState::Gone);
+        assert_eq!(other.look(None).state, ProcessState::Gone);
     }
 }

@@ -9,6 +9,7 @@ use diag::c4d::digest::{Digest, MAX_RANKS, ProcessState, Rank, Telemetry, clean}
 use diag::facts::NodeId;
 use diag::gpu_facts::ids::GpuId;
 
+use crate::c4d::aside::{Aside, Told};
 use crate::c4d::health::gpu_of;
 use crate::c4d::orders::{Orders, Pen, Wish};
 use crate::c4d::process::Followed;
@@ -26,17 +27,16 @@ pub struct Ranks {
     steps: BTreeSet<u64>,
     trouble: bool,
     ending: bool,
-    /// The job's GPUs on this node, and how they are.
-    gpus: Vec<GpuId>,
+    /// How the job's GPUs on this node are.
     loads: Vec<GpuNow>,
+    /// Of which each rank's is another.
+    pen: Pen,
+    aside: Aside,
 }
 
 #[derive(Debug)]
 struct Known {
     process: Followed,
-    task: Option<u32>,
-    /// The GPU that its environment leaves it.
-    gpu: Option<GpuId>,
     ring: Result<Ring<File>, String>,
     gone: bool,
     orders: Orders,
@@ -54,8 +54,9 @@ impl Ranks {
             steps: BTreeSet::new(),
             trouble: false,
             ending: false,
-            gpus: gpus.to_vec(),
             loads: Vec::new(),
+            pen: Pen::default(),
+            aside: Aside::new(gpus),
         }
     }
 
@@ -79,13 +80,13 @@ impl Ranks {
             self.known.remove(ended);
         }
         let process = Followed::new(pid);
-        let (task, gpu) = (process.task(), process.gpu(&self.gpus));
+        self.aside.forget(pid);
         let ring = match ring {
             Some(file) => Ring::open(file).map_err(|error| clean(&error.to_string())),
             None => Err(clean(hello.status.why())),
         };
-        let (orders, pen) = (Orders::default(), Pen::default());
-        self.known.push(Known { process, task, gpu, ring, gone: false, orders, pen });
+        let (orders, pen) = (Orders::default(), self.pen.another());
+        self.known.push(Known { process, ring, gone: false, orders, pen });
         true
     }
 
@@ -103,7 +104,10 @@ impl Ranks {
     pub fn look(&mut self, now: Instant) -> Digest {
         let (steps, trouble) = (&self.steps, self.trouble);
         let loads = &self.loads;
-        let ranks = self.known.iter_mut().map(|known| known.look(steps, trouble, loads, now)).collect();
+        let mut told = self.aside.look(self.known.iter().map(|known| known.process.pid()));
+        let mut told = |known: &Known| told.remove(&known.process.pid()).unwrap_or_default();
+        let ranks = self.known.iter_mut().map(|known| known.look(told(known), steps, trouble, loads, now));
+        let ranks = ranks.collect();
         let digest = Digest { node: self.node, number: self.next, ending: self.ending, ranks };
         self.next += 1;
         digest
@@ -111,8 +115,16 @@ impl Ranks {
 }
 
 impl Known {
-    fn look(&mut self, steps: &BTreeSet<u64>, trouble: bool, loads: &[GpuNow], now: Instant) -> Rank {
-        let process = self.process.look();
+    fn look(
+        &mut self,
+        told: Told,
+        steps: &BTreeSet<u64>,
+        trouble: bool,
+        loads: &[GpuNow],
+        now: Instant,
+    ) -> Rank {
+        let Told { task, gpu, io_bytes } = told;
+        let process = self.process.look(io_bytes);
         self.gone = process.state == ProcessState::Gone;
         let look = match &mut self.ring {
             Ok(ring) => ring.look(now),
@@ -130,8 +142,8 @@ impl Known {
             }
         }
         let pid = self.process.pid();
-        let gpu = gpu_of(pid, self.gpu.as_ref(), loads);
-        let rank = Rank { pid, task: self.task, gpu, process, telemetry, kernels, comms };
+        let gpu = gpu_of(pid, gpu.as_ref(), loads);
+        let rank = Rank { pid, task, gpu, process, telemetry, kernels, comms };
         // One rank that contradicts itself must not silence the others of its node.
         let alone = Digest { node: 0, number: 0, ending: false, ranks: vec![rank.clone()] };
         let Err(mistakes) = alone.check() else { return rank };

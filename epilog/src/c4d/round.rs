@@ -9,7 +9,7 @@ use cluster::events::Events;
 use cluster::order::Order;
 use cluster::slurm::apply::{Applied, Step, ThisRun, apply};
 use cluster::slurm::scontrol::Scontrol;
-use diag::admin_comment::runtime_part;
+use diag::admin_comment::{self, runtime_part};
 use diag::c4d::decide::{self, RuntimeAction, RuntimeCase, Wanted, decide};
 use diag::c4d::finding::{Class, Finding};
 use diag::c4d::settings::Settings;
@@ -197,10 +197,15 @@ impl Hand {
     /// Drains first, then the job, and last our part of its comment: what is not done yet.
     fn steps(&self, wanted: &Wanted, job: Option<&JobView>, line: &str) -> (Vec<Step>, Vec<String>) {
         let (mut steps, mut obstacles) = (Vec::new(), Vec::new());
+        // Before the start, or by the node that spoke before this one.
+        let comment = job.map_or("", |job| job.admin_comment.as_str());
+        let mut gone: BTreeSet<&str> =
+            admin_comment::drained(comment, self.case.check_number()).into_iter().collect();
+        gone.extend(self.drained.iter().map(String::as_str));
         let fresh: Vec<_> = wanted
             .drains
             .iter()
-            .filter(|drain| !self.drained.contains(&drain.node) && !self.left.contains(&drain.node))
+            .filter(|drain| !gone.contains(drain.node.as_str()) && !self.left.contains(&drain.node))
             .collect();
         let most = decide::most_drains(&self.case.actions, self.case.roster.nodes.len());
         if fresh.is_empty() {
@@ -209,7 +214,7 @@ impl Hand {
                 "nobody is drained: the job's nodes did not meet, and what the others show is not known"
                     .into(),
             );
-        } else if self.drained.len() + fresh.len() > most {
+        } else if gone.len() + fresh.len() > most {
             obstacles.push(format!("nobody more is drained: {most} nodes are the most for this job"));
         } else {
             steps.extend(

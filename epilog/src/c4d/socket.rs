@@ -91,7 +91,7 @@ impl Door {
 pub struct Arrivals {
     door: UnixListener,
     uid: u32,
-    pending: JoinSet<Result<Arrival, Refusal>>,
+    pending: JoinSet<Result<Option<Arrival>, Refusal>>,
 }
 
 impl Arrivals {
@@ -112,7 +112,9 @@ impl Arrivals {
         loop {
             tokio::select! {
                 Some(done) = self.pending.join_next() => match done {
-                    Ok(result) => return result,
+                    Ok(Ok(None)) => {}
+                    Ok(Ok(Some(arrival))) => return Ok(arrival),
+                    Ok(Err(refusal)) => return Err(refusal),
                     Err(error) => return Err(stranger(format!("internal error: {error}"))),
                 },
                 accepted = self.door.accept(), if self.pending.len() < MOST_PENDING => match accepted {
@@ -128,8 +130,8 @@ fn stranger(because: String) -> Refusal {
     Refusal { uid: None, pid: None, because }
 }
 
-/// Hears one connection out.
-async fn hear(stream: UnixStream, job_uid: u32) -> Result<Arrival, Refusal> {
+/// Hears one connection out. One that ends without a word is a thread whose process has come already.
+async fn hear(stream: UnixStream, job_uid: u32) -> Result<Option<Arrival>, Refusal> {
     let who = stream.peer_cred().map_err(|error| stranger(format!("who it is can't be told: {error}")))?;
     let pid = who.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
     let refuse = |because: String| Refusal { uid: Some(who.uid()), pid, because };
@@ -140,6 +142,9 @@ async fn hear(stream: UnixStream, job_uid: u32) -> Result<Arrival, Refusal> {
     let message = timeout(HELLO_WAIT, receive(&stream)).await;
     let message = message.map_err(|_| refuse(format!("it said nothing within {HELLO_WAIT:?}")))?;
     let (bytes, files) = message.map_err(|error| refuse(error.to_string()))?;
+    if bytes.is_empty() && files.is_empty() {
+        return Ok(None);
+    }
     let hello = Hello::decode(&bytes).map_err(|because| refuse(because.to_owned()))?;
     let mut files = files.into_iter();
     let ring = match (hello.status, files.next(), files.next()) {
@@ -148,7 +153,7 @@ async fn hear(stream: UnixStream, job_uid: u32) -> Result<Arrival, Refusal> {
         // What it sent all the same is closed here.
         _ => None,
     };
-    Ok(Arrival { pid, hello, ring })
+    Ok(Some(Arrival { pid, hello, ring }))
 }
 
 /// Reads one message and its descriptors.

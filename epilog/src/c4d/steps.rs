@@ -5,6 +5,8 @@
 //! slurmstepd that was killed leaves its file; and a line of `/proc/net/unix` alone proves nothing, since a user's
 //! process in a mount namespace of its own can bind any path. Both together are believed.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,9 @@ pub const NO_STEP: Duration = Duration::from_secs(4);
 /// The same where steps come and go: a user of salloc may think for a while.
 pub const NO_STEP_BETWEEN: Duration = Duration::from_secs(3600);
 
+/// So long after the lasting step others may be there while the job ends: longer than any KillWait that is in use.
+pub const LINGERING: Duration = Duration::from_secs(600);
+
 /// Most files that are looked at: those of the steps and jobs on one node.
 const MOST_FILES: usize = 20_000;
 
@@ -27,6 +32,9 @@ const EXTERN: &str = "4294967292";
 
 /// Where the kernel lists bound sockets.
 const BOUND: &str = "/proc/net/unix";
+
+/// Most bytes of that list: some hundred thousand sockets. Users make them, and a longer list is one that can't be looked at.
+const MOST_BOUND_BYTES: u64 = 32 << 20;
 
 /// Looks for the job's steps.
 #[derive(Debug)]
@@ -38,7 +46,7 @@ pub struct Watchdog {
     last: Instant,
     /// Whether the step that is there for all of the job's life was seen, and is no more.
     extern_seen: bool,
-    ends: bool,
+    ends: Option<Instant>,
 }
 
 impl Watchdog {
@@ -53,14 +61,14 @@ impl Watchdog {
             seen: false,
             last: now,
             extern_seen: false,
-            ends: false,
+            ends: None,
         }
     }
 
     /// Looks once; why the job is taken for gone, if it is.
     pub fn look(&mut self, now: Instant) -> Option<String> {
         // A machine that can't be looked at says nothing about the job.
-        let here = self.is_here();
+        let here = self.is_here(now);
         if *here.as_ref().unwrap_or(&true) {
             self.seen |= here.is_ok();
             self.last = now;
@@ -80,7 +88,13 @@ impl Watchdog {
     /// processes may take their time to end.
     #[must_use]
     pub fn ends(&self) -> bool {
-        self.ends
+        self.ends.is_some()
+    }
+
+    /// Whether it should have ended long ago: that step alone is gone, for another reason than the job's end.
+    #[must_use]
+    pub fn lingers(&self, now: Instant) -> bool {
+        self.ends.is_some_and(|since| now.saturating_duration_since(since) >= LINGERING)
     }
 
     /// Whether a step was ever seen.
@@ -89,7 +103,7 @@ impl Watchdog {
         self.seen
     }
 
-    fn is_here(&mut self) -> std::io::Result<bool> {
+    fn is_here(&mut self, now: Instant) -> io::Result<bool> {
         let (mut bound, mut any, mut lasts) = (None, false, false);
         for entry in std::fs::read_dir(&self.folder)?.take(MOST_FILES) {
             let entry = entry?;
@@ -98,7 +112,9 @@ impl Watchdog {
             let bound = match &bound {
                 Some(bound) => bound,
                 // Anybody may bind a name that is no text.
-                None => bound.insert(String::from_utf8_lossy(&std::fs::read(BOUND)?).into_owned()),
+                None => bound.insert(
+                    String::from_utf8_lossy(&all(File::open(BOUND)?, MOST_BOUND_BYTES)?).into_owned(),
+                ),
             };
             if is_bound(bound, &entry.path().to_string_lossy()) {
                 any = true;
@@ -106,9 +122,19 @@ impl Watchdog {
             }
         }
         self.extern_seen |= lasts;
-        self.ends |= self.extern_seen && !lasts;
+        if self.extern_seen && !lasts {
+            self.ends.get_or_insert(now);
+        }
         Ok(any)
     }
+}
+
+/// All that it gives, unless that is more than so many bytes.
+fn all(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(most + 1).read_to_end(&mut bytes)?;
+    let fits = u64::try_from(bytes.len()).is_ok_and(|length| length <= most);
+    fits.then_some(bytes).ok_or_else(|| io::Error::other("there are more sockets than are looked at"))
 }
 
 /// `<prefix><step>`, or `<prefix><step>.<component>` of a heterogeneous step.
@@ -139,6 +165,12 @@ mod tests {
     }
 
     #[test]
+    fn a_list_without_end_is_none() {
+        assert_eq!(all(&b"list"[..], 4).unwrap(), b"list");
+        assert!(all(io::repeat(b'x'), 4).is_err());
+    }
+
+    #[test]
     fn a_path_counts_whole_and_only_as_it_is() {
         let list = "Num RefCount Protocol Flags Type St Inode Path\n\
             0000: 00000002 00000000 00010000 0001 01 1 /s/n1_7.0\n0000: 00000002 00000000 00010000 0001 01 1 @/s/n1_8.0\n";
@@ -164,6 +196,7 @@ mod tests {
         let _step = bind("n1_7.1");
         drop(lasting);
         assert_eq!((dog.look(begun), dog.ends()), (None, true));
+        assert!(!dog.lingers(begun) && dog.lingers(begun + LINGERING));
     }
 
     #[test]

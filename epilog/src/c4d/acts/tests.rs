@@ -365,3 +365,54 @@ fn another_job_s_load_drains_nobody_and_what_hangs_is_no_load() {
         assert!(comment.contains(&format!("c4d={class}:n2")), "{comment}");
     }
 }
+
+// What ranks tell is their user's word: however often it changes, a node that breaks later leaves service.
+#[test]
+fn rounds_for_what_ranks_tell_use_up_none_of_the_hardware_s() {
+    let coverage = Coverage { known: 0, unknown: 0, gaps: Vec::new() };
+    let standing = Standing { findings: Vec::new(), hardware: Vec::new(), coverage };
+    let shared = Shared::default();
+    let hand = |urgent: bool| {
+        let mut state = shared.lock();
+        state.next = Some(standing.clone());
+        state.urgent |= urgent;
+    };
+    let kind = |may| take(&shared, may).map(|(_, kind)| kind);
+    hand(false);
+    assert_eq!(kind([true; 2]), Some(Kind::Told));
+    // What is newer takes the place of what drains, and holds it too.
+    hand(true);
+    hand(false);
+    assert_eq!(kind([false, true]), Some(Kind::Urgent));
+    // What the controller was not asked waits for it, however long that takes.
+    shared.lock().again = true;
+    hand(false);
+    assert_eq!(kind([false; 2]), Some(Kind::Again));
+    hand(false);
+    shared.lock().ending = true;
+    assert_eq!(kind([false, true]), None);
+    let at = |events: &[HealthEvent]| {
+        let events: Vec<_> = events.iter().map(|event| (1, event.clone())).collect();
+        Mark::of(&[], &events)
+    };
+    let (told, drains) = (at(&[xid(Action::Report)]), at(&[xid(Action::Drain)]));
+    assert!(drains.drains_beside(&told) && drains.drains_beside(&Mark::default()));
+    assert!(!drains.drains_beside(&drains) && !told.drains_beside(&drains));
+}
+
+// Of two nodes that speak one after the other the second knows what the first did.
+#[test]
+fn what_another_node_drained_counts() {
+    for (drained, number, drains) in [("n1", 1, false), ("n2", 1, false), ("n1", 2, true)] {
+        let mut stage = Stage::new(FailAction::Drain, true, ANSWER);
+        let part = format!("AdminComment=aimaster{{n={number} requeues=0 drained={drained}}}");
+        std::fs::write(stage.folder.path().join("job"), JOB.replace("AdminComment=paid by x ", &part))
+            .unwrap();
+        stage.settled(&[xid(Action::Drain)]);
+        let changes = stage.changes();
+        let drain = changes.iter().any(|change| change.contains("State=DRAIN"));
+        assert_eq!(drain, drains, "{drained} in run {number}: {changes:?}");
+        let refused = stage.acts().iter().any(|(_, what)| what.contains("the most for this job"));
+        assert_eq!(refused, !drains && drained == "n1", "{:?}", stage.acts());
+    }
+}

@@ -284,17 +284,42 @@ fn what_stops_while_the_job_ends_is_no_fault() {
     let (mut head, mut deputy) = (bench(Role::Head, &job), bench(Role::Deputy, &job));
     warm(&mut head, &mut job);
     warm(&mut deputy, &mut job);
-    let mut tellings = job.tick();
-    tellings[1].digest.ending = true;
-    head.sit(&tellings, all(), None, job.now());
-    deputy.sit(&tellings, all(), None, job.now());
-    job.stop(1, ProcessState::Running);
-    for _ in 0..200 {
-        assert_eq!(sit(&mut head, &mut job, all()), []);
+    for second in 0..100 {
+        let mut tellings = job.tick();
+        tellings[1].digest.ending = true;
+        if second == 0 {
+            job.stop(1, ProcessState::Running);
+        }
+        // Nor is a head that ends with its job one that is to be replaced.
+        for (bench, heard) in [(&mut head, all()), (&mut deputy, headless())] {
+            assert_eq!(bench.sit(&tellings, heard, None, job.now()).findings, []);
+        }
     }
-    // Nor is a head that ends with its job one that is to be replaced.
-    assert_eq!(sit(&mut deputy, &mut job, headless()), []);
     assert!(!deputy.speaks() && deputy.is_judged());
+}
+
+// A job that was made smaller, or of which one agent ended by itself, is not over.
+#[test]
+fn a_job_whose_other_nodes_go_on_is_judged_without_the_one_that_ended() {
+    let mut job = Job::new();
+    let mut head = bench(Role::Head, &job);
+    warm(&mut head, &mut job);
+    let second = |head: &mut Bench, job: &mut Job, last: bool| {
+        let mut tellings = job.tick();
+        // It says so once, and is gone.
+        tellings[3].digest.ending = true;
+        tellings.truncate(if last { 4 } else { 3 });
+        head.sit(&tellings, Heard { nodes: 3, hear_head: 3, head: true }, None, job.now()).findings
+    };
+    assert_eq!(second(&mut head, &mut job, true), []);
+    for _ in 0..200 {
+        assert_eq!(second(&mut head, &mut job, false), []);
+    }
+    job.stop(1, ProcessState::Running);
+    let since = job.second;
+    let found = (0..30).find_map(|_| second(&mut head, &mut job, false).into_iter().next()).unwrap();
+    assert_eq!((found.class, pids(&found)), (Class::NonCommunicationHang, vec![(1, 101)]), "{found:#?}");
+    assert!(job.second - since <= NAMED_S);
 }
 
 #[test]

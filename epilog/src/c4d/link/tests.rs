@@ -1,5 +1,6 @@
 //! What nodes tell over a real link, and what does not fit into it.
 use std::net::{IpAddr, Ipv4Addr};
+use std::slice;
 use std::sync::{Arc, Mutex};
 
 use super::*;
@@ -59,6 +60,18 @@ async fn pause() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }
 
+fn broken() -> HealthEvent {
+    HealthEvent {
+        part: Part::Nic { device: "\"".repeat(64), port: u32::MAX },
+        what: "\\".repeat(64),
+        class: Class::Network,
+        action: Action::Report,
+        turn: Turn::Began,
+        words: "\"".repeat(400),
+        age_ms: u64::MAX,
+    }
+}
+
 #[tokio::test]
 async fn nodes_tell_the_two_that_judge_and_know_that_they_are_judged() {
     let mut links: Vec<Link> = (0..3).map(|me| link(1, me)).collect();
@@ -104,14 +117,16 @@ async fn nodes_tell_the_two_that_judge_and_know_that_they_are_judged() {
     assert_eq!(links[1].heard(later), Heard { nodes: 0, hear_head: 0, head: false });
     assert!(!links[2].is_judged(later) && links[1].other_told(later).is_none());
 
-    // A node that ends says so, to both.
-    links.pop().unwrap().goodbye(digest(2, number + 1)).await;
+    // A node that ends says so, to both, and what broke there.
+    let last = broken();
+    links.pop().unwrap().goodbye(digest(2, number + 1), vec![last.clone()]).await;
     for (me, link) in links.iter_mut().enumerate() {
         let begun = Instant::now();
         loop {
             assert!(begun.elapsed() < SOON, "the last word was lost");
             let tellings = link.exchange(digest(u32::try_from(me).unwrap(), 0), Vec::new(), true, begun);
-            if tellings.iter().any(|one| one.digest.node == 2 && one.digest.ending) {
+            if let Some(said) = tellings.iter().find(|one| one.digest.node == 2 && one.digest.ending) {
+                assert_eq!(said.health, slice::from_ref(&last));
                 break;
             }
             pause().await;
@@ -157,15 +172,7 @@ async fn a_node_speaks_for_itself_only() {
 
 #[test]
 fn what_can_t_be_is_refused() {
-    let event = HealthEvent {
-        part: Part::Nic { device: "\"".repeat(64), port: u32::MAX },
-        what: "\\".repeat(64),
-        class: Class::Network,
-        action: Action::Report,
-        turn: Turn::Began,
-        words: "\"".repeat(400),
-        age_ms: u64::MAX,
-    };
+    let event = broken();
     let read = |health: Vec<HealthEvent>, node| {
         let body = serde_json::to_vec(&(Telling { digest: digest(1, 0), health }, false)).unwrap();
         Telling::parse(node, &body).map(|_| body.len())
