@@ -144,7 +144,7 @@ fn test(only: Option<&str>) -> Result<()> {
     stages.run("units", || cargo(&["test", "--workspace", "--exclude", "aimaster-tests", "--no-fail-fast"]));
     // Those that measure the machine keep all others away; those that mostly wait share it.
     stages.run("cluster", || {
-        cargo(&["test", "--package", "aimaster-tests", "--no-fail-fast", "--", "--test-threads=5"])
+        cargo(&["test", "--package", "aimaster-tests", "--no-fail-fast", "--", "--test-threads=4"])
     });
     stages.finish()
 }

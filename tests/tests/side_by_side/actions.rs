@@ -343,30 +343,30 @@ fn a_policy_bounds_what_is_done() {
 
     let always = "checks.always = ['all_reduce_2']";
     product::set_policy(&cluster, &format!("{QUICK}{always}")).unwrap();
-    let plain = cluster.srun(["-N4", "true"]).run().unwrap();
+    let plain = cluster.srun(["-wn[1-4]", "true"]).run().unwrap();
     assert_eq!(plain.code(), 1, "{}", plain.stderr);
     assert!(plain.stderr.contains("n2: all_reduce_2"), "{}", plain.stderr);
     cluster.put_back().unwrap();
-    let off = cluster.srun(["-N4", "--sanity-check=off", "true"]).run().unwrap();
+    let off = cluster.srun(["-wn[1-4]", "--sanity-check=off", "true"]).run().unwrap();
     assert!(off.success() && !off.stderr.contains("aimaster"), "{}", off.stderr);
     assert!(cluster.drained().unwrap().is_empty());
 
     let jobs = last_job(&cluster);
     product::set_policy(&cluster, &format!("{QUICK}{always}\nchecks.users_may_switch_off = false")).unwrap();
-    let off = cluster.srun(["-N4", "--sanity-check=off", "true"]).run().unwrap();
+    let off = cluster.srun(["-wn[1-4]", "--sanity-check=off", "true"]).run().unwrap();
     assert!(off.code() != 0 && off.stderr.contains("this site does not allow off"), "{}", off.stderr);
     product::set_policy(&cluster, &format!("{QUICK}actions.allowed = ['retain', 'fail']")).unwrap();
-    let drain = cluster.srun(["-N4", CHECK, "--sanity-fail-action=drain", "true"]).run().unwrap();
+    let drain = cluster.srun(["-wn[1-4]", CHECK, "--sanity-fail-action=drain", "true"]).run().unwrap();
     assert!(drain.code() != 0 && drain.stderr.contains("drain"), "{}", drain.stderr);
     eprintln!("{}{}", off.stderr, drain.stderr);
     assert_eq!(last_job(&cluster), jobs, "nothing was queued");
 
     let scoped = format!("{QUICK}{always}\nscope.partitions = ['checked']");
     product::set_policy(&cluster, &scoped).unwrap();
-    let main = cluster.srun(["-N4", "true"]).run().unwrap();
+    let main = cluster.srun(["-wn[1-4]", "true"]).run().unwrap();
     assert!(main.success() && !main.stderr.contains("aimaster"), "{}", main.stderr);
     cluster.put_back().unwrap();
-    let checked = cluster.srun(["-N4", "-pchecked", "true"]).run().unwrap();
+    let checked = cluster.srun(["-wn[1-4]", "-pchecked", "true"]).run().unwrap();
     assert!(checked.code() == 1 && checked.stderr.contains("n2: all_reduce_2"), "{}", checked.stderr);
     cluster.put_back().unwrap();
     let job = submit(&cluster, &[]);

@@ -155,7 +155,9 @@ fn a_worker_that_is_lost_in_network_connectivity_is_named() {
         assert_eq!(cluster.signal_processes("n3", "aimaster-worker", signal).unwrap().len(), 1);
         let said = told(&cluster, srun);
         assert!(said.drained.is_empty(), "{said}");
-        assert!(said.srun.stderr.contains("n3: network_connectivity"), "{said}");
+        // On a busy machine its partner may meet its silence first.
+        let named = ["n3: network_connectivity", "n3 was lost during network_connectivity"];
+        assert!(named.iter().any(|words| said.srun.stderr.contains(words)), "{said}");
         if signal == Signal::KILL {
             assert_error(&said, "n3", true);
         }
