@@ -13,14 +13,14 @@ const SOON: Duration = Duration::from_secs(60);
 const SLOW: u64 = 20_000;
 
 /// Within these seconds of its start a prolog stops trying.
-const DEADLINE_S: u64 = 10;
+const DEADLINE_S: u64 = 14;
 
 /// After its deadline: telling everybody, and writing the gate.
 const GRACE: Duration = Duration::from_secs(6);
 
 fn policy(lost: &str) -> String {
     format!(
-        "[host]\nseconds_per_check = 0.9\n[time]\njoin_s = 4\nmax_deadline_s = {DEADLINE_S}\nscontrol_s = 2\n\
+        "[host]\nseconds_per_check = 1.8\n[time]\njoin_s = 4\nmax_deadline_s = {DEADLINE_S}\nscontrol_s = 2\n\
          [actions]\non_controller_lost = '{lost}'\n"
     )
 }
