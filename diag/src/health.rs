@@ -132,6 +132,12 @@ pub struct Condition {
     pub since_ms: Option<u64>,
 }
 
+/// How much a counter grew; one that went back was set to zero (F14), and what it has now came after that.
+fn grown(before: Option<u64>, after: Option<u64>) -> Option<u64> {
+    let (before, after) = (before?, after?);
+    Some(after.checked_sub(before).unwrap_or(after))
+}
+
 /// The beginning of a text, at most so many bytes, without control characters: words of a driver may hold a user's.
 #[must_use]
 pub fn short(text: &str, most_bytes: usize) -> String {

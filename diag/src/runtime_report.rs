@@ -141,6 +141,33 @@ pub struct Act {
 }
 
 impl RuntimeReport {
+    /// Of a run on a node where nothing was seen yet.
+    #[must_use]
+    pub fn new(cluster: &str, job_id: u32, check_number: u32, node: &str, started_at: Timestamp) -> Self {
+        Self {
+            schema: 1,
+            job_id,
+            cluster: cluster.to_owned(),
+            check_number,
+            node: node.to_owned(),
+            started_at,
+            first_step_at: None,
+            finished: None,
+            telemetry: Telemetry { status: Status::None, because: Vec::new(), ranks: 0, refused: 0 },
+            judged: false,
+            spoke: false,
+            findings: Vec::new(),
+            withdrawn: Vec::new(),
+            errors: Vec::new(),
+            hardware: Vec::new(),
+            elsewhere: Vec::new(),
+            blind: Vec::new(),
+            delays: Vec::new(),
+            acts: Vec::new(),
+            names: [].into(),
+        }
+    }
+
     /// What it amounts to. Nothing found is a pass only where ranks told something and were judged.
     #[must_use]
     pub fn outcome(&self) -> Outcome {

@@ -106,26 +106,11 @@ mod tests {
 
     fn quiet(spoke: bool) -> RuntimeReport {
         RuntimeReport {
-            schema: 1,
-            job_id: 7,
-            cluster: "aim".into(),
-            check_number: 2,
-            node: "n2".into(),
-            started_at: Timestamp::UNIX_EPOCH,
-            first_step_at: None,
             finished: Some(Finished { at: Timestamp::UNIX_EPOCH, because: "x".into() }),
             telemetry: Telemetry { status: Status::Ok, because: Vec::new(), ranks: 8, refused: 0 },
             judged: true,
             spoke,
-            findings: Vec::new(),
-            withdrawn: Vec::new(),
-            errors: Vec::new(),
-            hardware: Vec::new(),
-            elsewhere: Vec::new(),
-            blind: Vec::new(),
-            delays: Vec::new(),
-            acts: Vec::new(),
-            names: [].into(),
+            ..RuntimeReport::new("aim", 7, 2, "n2", Timestamp::UNIX_EPOCH)
         }
     }
 

@@ -30,26 +30,11 @@ fn before(outcome: Outcome) -> (Report, String) {
 
 fn during(node: &str, status: Status, errors: &[&str]) -> RuntimeReport {
     RuntimeReport {
-        schema: 1,
-        job_id: 7,
-        cluster: "aim".into(),
-        check_number: 1,
-        node: node.into(),
-        started_at: Timestamp::UNIX_EPOCH,
-        first_step_at: None,
-        finished: None,
         telemetry: Telemetry { status, because: Vec::new(), ranks: 2, refused: 0 },
         judged: true,
         spoke: true,
-        findings: Vec::new(),
-        withdrawn: Vec::new(),
         errors: errors.iter().map(|&error| error.to_owned()).collect(),
-        hardware: Vec::new(),
-        elsewhere: Vec::new(),
-        blind: Vec::new(),
-        delays: Vec::new(),
-        acts: Vec::new(),
-        names: [].into(),
+        ..RuntimeReport::new("aim", 7, 1, node, Timestamp::UNIX_EPOCH)
     }
 }
 

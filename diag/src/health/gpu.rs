@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::reading::GpuEvent;
-use super::{Action, Class, Condition, Part};
+use super::{Action, Class, Condition, Part, grown};
 use crate::gpu_facts::reading::{Ecc, GpuReading, GpuSample, NvLink, Recovery};
 use crate::gpu_facts::{FactKind, IDLE, MIN_SAMPLES, STORM_PER_S, Slowed, number, slowed};
 use crate::xid::Generation;
@@ -219,7 +219,7 @@ impl Gpu {
             then.sram.map(|sram| sram.volatile_uncorrected),
             now.sram.map(|sram| sram.volatile_uncorrected),
         );
-        let count = counted.max(in_chip).max(self.double_bits);
+        let count = counted.max(in_chip).unwrap_or_default().max(self.double_bits);
         if count > 0 {
             let words = format!(
                 "{count} uncorrected memory errors since the job started (limit 0); reset it, replace it if they come back"
@@ -309,8 +309,10 @@ impl Gpu {
             let words = format!("NVLink: {} (limit {LINK_ERRORS_PER_S}); reset the GPU", high.join(", "));
             add(Lasting::Rate, "nvlink errors", Class::Nvlink, Action::Drain, words);
         }
-        let trained =
-            |link: &NvLink| grown(at_start.get(&link.link).and_then(|one| one.recoveries), link.recoveries);
+        let trained = |link: &NvLink| {
+            let before = at_start.get(&link.link).and_then(|one| one.recoveries);
+            grown(before, link.recoveries).unwrap_or_default()
+        };
         let again: Vec<String> = self
             .now
             .links
@@ -404,15 +406,9 @@ enum Lasting {
     Happened,
 }
 
-/// How much a counter grew; one that went back was set to zero (F14), and what it has now came after that.
-fn grown(before: Option<u64>, after: Option<u64>) -> u64 {
-    let Some((before, after)) = before.zip(after) else { return 0 };
-    after.checked_sub(before).unwrap_or(after)
-}
-
 fn per_second(before: Option<u64>, after: Option<u64>, seconds: f64) -> f64 {
     #[allow(clippy::cast_precision_loss, reason = "a rate is compared with a round number")]
-    let count = grown(before, after) as f64;
+    let count = grown(before, after).unwrap_or_default() as f64;
     count / seconds
 }
 

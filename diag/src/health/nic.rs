@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::reading::NicReading;
-use super::{Action, Class, Condition, Part};
+use super::{Action, Class, Condition, Part, grown};
 
 /// A link that is down this long is no retraining, which takes two or three seconds.
 const DOWN_CONFIRM_MS: u64 = 5000;
@@ -239,12 +239,6 @@ fn by_port(readings: Vec<NicReading>) -> BTreeMap<Port, NicReading> {
 
 fn is_up(port: &NicReading) -> bool {
     port.state.as_deref() == Some("ACTIVE")
-}
-
-/// How much a counter grew; one that went back was set to zero (F14), and what it has now came after that.
-fn grown(before: Option<u64>, after: Option<u64>) -> Option<u64> {
-    let (before, after) = (before?, after?);
-    Some(after.checked_sub(before).unwrap_or(after))
 }
 
 fn down(part: Part, words: String, action: Action) -> Condition {

@@ -54,26 +54,12 @@ fn event(action: Action, class: health::Class) -> HealthEvent {
 fn report() -> RuntimeReport {
     let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).unwrap();
     RuntimeReport {
-        schema: 1,
-        job_id: 7,
-        cluster: "aim".into(),
-        check_number: 1,
-        node: "n1".into(),
-        started_at: at(0),
-        first_step_at: None,
         finished: Some(Finished { at: at(60), because: "the job's epilog ended it".into() }),
         telemetry: Telemetry { status: Status::Ok, because: Vec::new(), ranks: 2, refused: 0 },
         judged: true,
         spoke: true,
-        findings: Vec::new(),
-        withdrawn: Vec::new(),
-        errors: Vec::new(),
-        hardware: Vec::new(),
-        elsewhere: Vec::new(),
-        blind: Vec::new(),
-        delays: Vec::new(),
-        acts: Vec::new(),
         names: [(0, "n1".into()), (1, "n2".into())].into(),
+        ..RuntimeReport::new("aim", 7, 1, "n1", at(0))
     }
 }
 

@@ -105,27 +105,17 @@ impl Life {
             Link::new(&order, &policy, &settings, &events)
         };
         let bench = link.role().map(|role| Bench::new(&order.nodes, role, link.joined(), settings, now));
+        let check_number = order.job.restart.saturating_add(1);
         let report = RuntimeReport {
-            schema: 1,
-            job_id: order.job.job_id,
-            cluster: order.job.cluster.clone(),
-            check_number: order.job.restart.saturating_add(1),
-            node: order.node().to_owned(),
-            started_at: Timestamp::now(),
-            first_step_at: None,
-            finished: None,
             telemetry,
             judged: bench.as_ref().is_some_and(Bench::is_judged),
-            spoke: false,
-            findings: Vec::new(),
-            withdrawn: Vec::new(),
-            errors: Vec::new(),
-            hardware: Vec::new(),
-            elsewhere: Vec::new(),
-            blind: Vec::new(),
-            delays: Vec::new(),
-            acts: Vec::new(),
-            names: [].into(),
+            ..RuntimeReport::new(
+                &order.job.cluster,
+                order.job.job_id,
+                check_number,
+                order.node(),
+                Timestamp::now(),
+            )
         };
         let watchdog = Watchdog::new(&order.steps, order.node(), order.job.job_id, now);
         let ranks = Ranks::new(order.me, &order.gpus);

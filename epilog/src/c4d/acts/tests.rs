@@ -122,26 +122,9 @@ fn order(folder: &Path, fail_action: FailAction, met: bool) -> Order {
 
 fn report() -> RuntimeReport {
     RuntimeReport {
-        schema: 1,
-        job_id: 5,
-        cluster: "aim".into(),
-        check_number: 1,
-        node: "n1".into(),
-        started_at: Timestamp::now(),
-        first_step_at: None,
-        finished: None,
         telemetry: Telemetry { status: Status::Ok, because: Vec::new(), ranks: 2, refused: 0 },
         judged: true,
-        spoke: false,
-        findings: Vec::new(),
-        withdrawn: Vec::new(),
-        errors: Vec::new(),
-        hardware: Vec::new(),
-        elsewhere: Vec::new(),
-        blind: Vec::new(),
-        delays: Vec::new(),
-        acts: Vec::new(),
-        names: [].into(),
+        ..RuntimeReport::new("aim", 5, 1, "n1", Timestamp::now())
     }
 }
 
