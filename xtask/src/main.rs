@@ -141,10 +141,14 @@ fn test(only: Option<&str>) -> Result<()> {
     stages.run("lint", || cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]));
     // The cluster tests run the built plugin and helpers, so everything is built before they start.
     stages.run("build", || cargo(&["build", "--workspace", "--all-targets"]));
-    stages.run("units", || cargo(&["test", "--workspace", "--exclude", "aimaster-tests", "--no-fail-fast"]));
+    // Most of these tests wait for something, so more of them run at once than there are cores.
+    stages.run("units", || {
+        let all = ["test", "--workspace", "--exclude", "aimaster-tests", "--no-fail-fast"];
+        cargo(&[&all[..], &["--", "--test-threads=5"]].concat())
+    });
     // Those that measure the machine keep all others away; those that mostly wait share it.
     stages.run("cluster", || {
-        cargo(&["test", "--package", "aimaster-tests", "--no-fail-fast", "--", "--test-threads=4"])
+        cargo(&["test", "--package", "aimaster-tests", "--no-fail-fast", "--", "--test-threads=5"])
     });
     stages.finish()
 }

@@ -28,9 +28,10 @@ impl Site {
         Self::sharing(2)
     }
 
-    /// So many nodes that share the first GPU.
+    /// So many nodes that share the first GPU, or the one that `AIMASTER_GPU` names.
     pub fn sharing(nodes: usize) -> Option<Self> {
-        Self::sharing_gpus(nodes, &["/dev/nvidia0"])
+        let gpu = std::env::var("AIMASTER_GPU");
+        Self::sharing_gpus(nodes, &[gpu.as_deref().unwrap_or("/dev/nvidia0")])
     }
 
     /// So many nodes that share these GPUs.
