@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::checks::{self, Context, Support};
+use crate::history::Past;
 use crate::watch::{Stop, Stopping};
 use crate::worker_client::Worker;
 
@@ -37,6 +38,8 @@ pub struct Bench<'b> {
     pub facts: &'b NodeFacts,
     /// What measures; `None`: it could not be started, as the facts say.
     pub worker: Option<&'b mut Worker>,
+    /// What this node remembers of its own results.
+    pub past: &'b mut Past,
     /// When the request's time is over.
     pub deadline: Instant,
 }
@@ -145,7 +148,11 @@ async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Ins
         Ok(numbers) => match numbers.iter().find(|one| !one.value.is_finite()) {
             // JSON has no such number: it would not reach the others.
             Some(broken) => error(ErrorKind::Worker, format!("{}: measured {}", round.check, broken.value)),
-            None => Some(NodeOutcome::Measured(finite(numbers))),
+            None => {
+                let mut numbers = finite(numbers);
+                bench.past.compare(&place.roster, &mut numbers);
+                Some(NodeOutcome::Measured(numbers))
+            }
         },
         Err(error) => {
             if let Some(worker) = bench.worker.as_deref_mut() {
