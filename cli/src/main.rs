@@ -1,9 +1,11 @@
 //! `aimaster`: the command line of users and operators.
 #![forbid(unsafe_code)]
 
+mod baseline;
 mod config;
 mod files;
 mod follow;
+mod history;
 mod report;
 
 use std::path::PathBuf;
@@ -32,6 +34,11 @@ enum Command {
     Report(report::Arguments),
     /// Checks the policy and shows what holds, every default filled in.
     Config,
+    /// Limits: learned from reports, or held against physics.
+    #[command(subcommand)]
+    Baseline(baseline::Command),
+    /// Shows what a node remembers of its own results; on that node, as root.
+    History(history::Arguments),
 }
 
 /// The policy where none is named; without this file the defaults hold.
@@ -52,6 +59,8 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     match arguments.command {
         Command::Report(command) => report::show(&command, &policy),
         Command::Config => config::show(&policy),
+        Command::Baseline(command) => baseline::run(&command, &policy),
+        Command::History(command) => history::show(&command, &policy),
     }
 }
 
