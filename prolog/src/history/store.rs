@@ -38,7 +38,7 @@ pub const MOST_SERIES: u64 = 1024;
 /// Longest series, as JSON: 64 entries of some 200 bytes are 13 KB.
 const MOST_SERIES_BYTES: usize = 64 << 10;
 
-/// Largest file. 1024 series of 13 KB and the copies that a transaction needs are less than half of it.
+/// Largest file: 1024 full series and the copies that a transaction needs were 33 MiB.
 const MOST_FILE_BYTES: u64 = 64 << 20;
 
 /// Memory for pages of the file: a job touches about a hundred series.
