@@ -37,9 +37,6 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// All that the CUDA engine needs.
-    pub const ALL: [Self; 4] = [Self::Driver, Self::Nvml, Self::CublasLt, Self::Nccl];
-
     /// How it is called in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -171,14 +168,6 @@ impl Libraries {
         };
         Err(LibraryError::Missing { purpose, names, loader, searched })
     }
-}
-
-/// Whether every library of the CUDA engine can be loaded.
-///
-/// # Errors
-/// The first library that can't.
-pub fn require_cuda(libraries: &Libraries) -> Result<(), LibraryError> {
-    Purpose::ALL.iter().try_for_each(|purpose| libraries.open(*purpose).map(drop))
 }
 
 /// An open library. It stays mapped until the process ends: the vendor's libraries keep threads and exit handlers
@@ -321,12 +310,5 @@ mod tests {
         let file = folder.path().join("lib64/libcublasLt.so.13");
         touch(&file);
         assert_eq!(cublas_lt(folder.path()).candidates(Purpose::CublasLt), [file]);
-    }
-
-    #[test]
-    fn what_is_missing_is_the_first_of_all() {
-        let libraries = Libraries { cuda: Some("/nowhere".into()), ..Libraries::default() };
-        let error = require_cuda(&libraries).unwrap_err();
-        assert!(matches!(error, LibraryError::Missing { purpose: Purpose::Driver, .. }), "{error}");
     }
 }
