@@ -11,6 +11,7 @@ mod config_faults;
 mod controller;
 mod deadlines;
 mod gloo_faults;
+mod gpu_states;
 mod hostile_hellos;
 mod launch_gate;
 mod links_down;
