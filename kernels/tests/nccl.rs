@@ -7,6 +7,8 @@
     reason = "a test may stop at the first surprise"
 )]
 
+#[path = "cuda/built.rs"]
+mod built;
 mod nccl_fake;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +48,9 @@ fn a_missing_library_is_named_with_the_search_path_and_the_loaders_words() {
     let empty = nccl_fake::folder("empty");
     let text = Nccl::load(Some(&empty)).unwrap_err().to_string();
     assert!(
-        text.contains("empty") && text.contains("libnccl.so.2") && text.contains("in that folder"),
+        text.contains(empty.to_str().unwrap())
+            && text.contains("libnccl.so.2")
+            && text.contains("in the folder"),
         "{text}"
     );
 }
@@ -67,6 +71,48 @@ fn a_missing_required_function_is_an_error_that_names_it() {
     let text = Nccl::load(Some(&fake.path)).unwrap_err().to_string();
     assert!(text.contains("has no ncclCommInitRankConfig"), "{text}");
     assert!(text.contains("undefined symbol"), "the loader's words: {text}");
+}
+
+/// What a library needs to be NCCL.
+const REQUIRED: [&str; 14] = [
+    "ncclGetVersion",
+    "ncclGetUniqueId",
+    "ncclCommInitRankConfig",
+    "ncclCommGetAsyncError",
+    "ncclCommAbort",
+    "ncclCommDestroy",
+    "ncclCommCount",
+    "ncclCommUserRank",
+    "ncclGroupStart",
+    "ncclGroupEnd",
+    "ncclAllReduce",
+    "ncclAllGather",
+    "ncclSend",
+    "ncclRecv",
+];
+
+#[test]
+fn every_required_function_that_is_missing_is_named_with_the_library() {
+    let folder = tempfile::tempdir().unwrap();
+    for missing in REQUIRED {
+        let others = REQUIRED.iter().filter(|name| **name != missing);
+        let source: String = others.map(|name| format!("void {name}(void) {{}}\n")).collect();
+        let library = built::build(folder.path(), &format!("lacks-{missing}"), &source);
+        let text = Nccl::load(Some(&library)).unwrap_err().to_string();
+        assert!(text.contains(&format!("has no {missing} (")), "{text}");
+        assert!(text.contains(library.to_str().unwrap()), "{text}");
+    }
+}
+
+#[test]
+fn nccl_of_a_python_environment_is_found_in_the_environment_s_own_folder() {
+    let fake = Fake::new("python", Variant::Whole);
+    let environment = tempfile::tempdir().unwrap();
+    let folder = environment.path().join("lib/python3.12/site-packages/nvidia/nccl/lib");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::copy(&fake.path, folder.join("libnccl.so.2")).unwrap();
+    let nccl = Nccl::load(Some(environment.path())).unwrap();
+    assert_eq!(nccl.library(), folder.join("libnccl.so.2"));
 }
 
 #[test]

@@ -108,6 +108,15 @@ fn h200(minor: usize, (uuid, bus): (&str, &str)) -> Value {
     gpu
 }
 
+/// The GPUs that were measured, in order.
+fn measured(report: &Value) -> Vec<&str> {
+    let items = report["items"].as_array().unwrap().iter();
+    let gpus = items.filter(|item| item["subject"]["kind"] == "gpu" && item["status"] == "PASS");
+    let mut names: Vec<&str> = gpus.filter_map(|item| item["subject"]["name"].as_str()).collect();
+    names.sort_unstable();
+    names
+}
+
 /// Status of the findings about this subject.
 fn statuses<'r>(report: &'r Value, subject: &str) -> Vec<&'r str> {
     let items = report["items"].as_array().unwrap().iter();
@@ -177,4 +186,37 @@ fn a_gpu_that_is_out_of_order_is_named_to_the_user_and_where_it_is_broken_to_the
             assert!(whole.contains("GPU-01010101-0101-0101-0101-010101010101 at 0000:b1:00.0"), "{whole}");
         }
     }
+}
+
+// L03, L10.
+#[test]
+fn a_job_is_checked_on_its_own_gpus_whoever_has_the_others() {
+    let _machine = side_by_side().unwrap();
+    let site = Site::boot();
+    // Unequal numbers of GPUs on its nodes.
+    let args = ["-N2", "--gpus=3", "--sanity-check=kernel_launch", "echo", "started"];
+    let srun = site.cluster.srun(args).timeout(SOON).ok().unwrap();
+    assert!(srun.stdout.contains("started"), "{srun:?}");
+    let report = site.cluster.report(site.cluster.last_job().unwrap(), 1).unwrap();
+    let three = measured(&report);
+    assert!(three.len() == 3 && three.contains(&"n1/gpu0") && three.contains(&"n2/gpu0"), "{report:#}");
+    site.cluster.wait_idle(2, SOON).unwrap();
+    // Two jobs at once on one node: the GPU that is out of order is only the second one's.
+    site.plant("n1", &json!({"nvmlDeviceGetTotalEccErrors:1:0": 2}), "");
+    let args = ["-N1", "-wn1", "--gpus=1", "-c1", "--sanity-check=kernel_launch"];
+    let options = args.into_iter().chain(["--sanity-fail-action=retain"]);
+    let jobs = [(); 2].map(|()| site.cluster.submit("echo started; sleep 4", options.clone()).unwrap());
+    let outcomes = jobs.map(|job| {
+        assert_eq!(site.cluster.wait_end(job, SOON).unwrap().state(), "COMPLETED");
+        let report = site.cluster.report(job, 1).unwrap();
+        let outcome = report["outcome"].as_str().unwrap().to_owned();
+        (outcome, measured(&report).into_iter().map(str::to_owned).collect::<Vec<_>>())
+    });
+    let fine = ("PASS".to_owned(), vec!["n1/gpu0".to_owned()]);
+    assert!(outcomes.contains(&fine), "{outcomes:?}");
+    assert!(outcomes.contains(&("FAIL".to_owned(), Vec::new())), "{outcomes:?}");
+    let [one, other] = jobs.map(|job| site.cluster.job(job).unwrap());
+    // Both ended after the other had started.
+    assert!(one.get("EndTime") > other.get("StartTime"), "{one:?} {other:?}");
+    assert!(other.get("EndTime") > one.get("StartTime"), "{one:?} {other:?}");
 }
