@@ -195,8 +195,7 @@ fn a_product_that_fails_is_its_gpu_s_alone() {
     run(async {
         for (state, kind, name) in [
             ("fake_alloc=2", TroubleKind::Failed, "no room for"),
-            ("fake_alloc=214", TroubleKind::Broken, "CUDA_ERROR_ECC_UNCORRECTABLE (214)"),
-            ("fake_launch=719", TroubleKind::Failed, "CUDA_ERROR_LAUNCH_FAILED (719)"),
+            ("fake_launch=214", TroubleKind::Broken, "CUDA_ERROR_ECC_UNCORRECTABLE (214)"),
         ] {
             let machine = Machine::new(&format!("fake_gpu=1\n{state}\n"));
             let (mut worker, _, _) = machine.worker(20_000).await;
@@ -210,6 +209,24 @@ fn a_product_that_fails_is_its_gpu_s_alone() {
     });
 }
 
+/// What kept an all-reduce of both GPUs from its result.
+async fn broken(worker: &mut Worker, ports: &[u16], limit_ms: u64) -> Vec<Trouble> {
+    let member = |(rank, port): (u32, &u16)| Member { node: 0, rank, address: LOCAL, port: *port };
+    let request = Request::Collective {
+        tag: Tag { round: 0, group: 0 },
+        collective: Collective::AllReduce,
+        communicators: vec![(0..).zip(ports).map(member).collect()],
+        window_ms: 50,
+        limit_ms,
+    };
+    let reply = worker.call(request, Duration::from_millis(limit_ms) + PATIENCE).await.unwrap();
+    let Reply::Collective(mut collected) = reply else { panic!("{reply:?}") };
+    match (collected.pop(), collected.pop()) {
+        (Some(Collected::Broken(troubles)), None) => troubles,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_collective_that_a_gpu_breaks_is_an_error_of_that_gpu_and_of_no_peer() {
     run(async {
@@ -219,19 +236,24 @@ fn a_collective_that_a_gpu_breaks_is_an_error_of_that_gpu_and_of_no_peer() {
         {
             let machine = Machine::new(&format!("fake_gpu=1\nfake_launch={code}\n"));
             let (mut worker, _, ports) = machine.worker(20_000).await;
-            let member = |(rank, port): (u32, &u16)| Member { node: 0, rank, address: LOCAL, port: *port };
-            let members: Vec<Member> = (0..).zip(&ports).map(member).collect();
-            let request = Request::Collective {
-                tag: Tag { round: 0, group: 0 },
-                collective: Collective::AllReduce,
-                communicators: vec![members],
-                window_ms: 50,
-                limit_ms: 20_000,
-            };
-            let reply = worker.call(request, Duration::from_secs(30)).await.unwrap();
-            let Reply::Collective(collected) = reply else { panic!("{reply:?}") };
-            let [Collected::Broken(troubles)] = collected.as_slice() else { panic!("{collected:?}") };
-            second_only(troubles, TroubleKind::Failed, name);
+            let troubles = broken(&mut worker, &ports, 20_000).await;
+            second_only(&troubles, TroubleKind::Failed, name);
+            end(worker).await;
+        }
+    });
+}
+
+#[test]
+fn nobody_waits_in_a_collective_for_a_gpu_that_has_failed() {
+    run(async {
+        // What the other GPU waits for never comes; and the driver says at once of one that failed before.
+        for state in ["fake_launch=719\nfake_answer=600", "fake_query=719"] {
+            let machine = Machine::new(&format!("fake_gpu=1\n{state}\n"));
+            let (mut worker, _, ports) = machine.worker(20_000).await;
+            let begun = Instant::now();
+            let troubles = broken(&mut worker, &ports, 50_000).await;
+            second_only(&troubles, TroubleKind::Failed, "CUDA_ERROR_LAUNCH_FAILED (719)");
+            assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
             end(worker).await;
         }
     });

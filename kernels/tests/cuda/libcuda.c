@@ -12,6 +12,8 @@ int fake_answer = 0;
 int fake_live = 0, fake_contexts = 0;
 // Which GPU is out of order (-1: none), what its context, its memory and its launches say, and how late.
 int fake_gpu = -1, fake_context = 0, fake_context_ms = 0, fake_alloc = 0, fake_launch = 0, fake_launch_ms = 0;
+// And what its streams answer.
+int fake_query = 0;
 // How late the driver's start is.
 int fake_init_ms = 0;
 
@@ -65,7 +67,7 @@ int cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, void *strea
 int cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, void *stream) { memcpy(to, (void *)from, bytes); return 0; }
 int cuMemsetD8Async(address at, unsigned char value, size_t bytes, void *stream) { memset((void *)at, value, bytes); return 0; }
 int cuStreamCreate(void **stream, unsigned flags) { *stream = malloc(1); return 0; }
-int cuStreamQuery(void *stream) { return fake_answer; }
+int cuStreamQuery(void *stream) { int says = bad(here(), fake_query, 0); return says ? says : fake_answer; }
 int cuStreamDestroy_v2(void *stream) { free(stream); return 0; }
 int cuEventCreate(void **event, unsigned flags) { *event = malloc(1); return 0; }
 int cuEventRecord(void *event, void *stream) { return 0; }

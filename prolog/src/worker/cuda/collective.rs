@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kernels::collective::enqueue;
@@ -10,12 +11,12 @@ use kernels::cuda::{self, Event};
 use kernels::nccl::{Comm, Nccl, NcclError, Place};
 
 use super::super::host::Host;
-use super::super::timed::Until;
+use super::super::timed::{Cancel, Until};
 use super::agreement::Agreed;
 use super::doing::Flaw;
 use super::gpu::{Gpu, Held, limit, nccl_limit, words};
 use super::ranks::Ranks;
-use super::seats::{INIT_SHARE, Seat, Seats, seats};
+use super::seats::{INIT_SHARE, Seat, Seats, seats, stop_with};
 use crate::protocol::{Busbw, Collected, Collective, Member, Reply, Tag, TroubleKind, Unreachable};
 
 /// Sizes of messages: where latency rules, where bandwidth begins, and where NVLink's is reached. One of which a single
@@ -51,17 +52,25 @@ pub(super) enum Failure {
     Own(Flaw),
 }
 
+/// In a collective a GPU works on the others' memory too, so whose it is that the driver calls broken is not known.
+pub(super) fn in_a_collective(flaw: Flaw) -> Flaw {
+    let kind = if flaw.kind == TroubleKind::Broken { TroubleKind::Failed } else { flaw.kind };
+    Flaw { kind, ..flaw }
+}
+
 impl Failure {
-    /// In a collective a GPU works on the others' memory too, so whose it is that the driver calls broken is not known.
     fn own(flaw: Flaw) -> Self {
-        let kind = if flaw.kind == TroubleKind::Broken { TroubleKind::Failed } else { flaw.kind };
-        Self::Own(Flaw { kind, ..flaw })
+        Self::Own(in_a_collective(flaw))
     }
 }
 
 impl From<cuda::CudaError> for Failure {
     fn from(error: cuda::CudaError) -> Self {
-        Self::own(error.into())
+        match error {
+            // Because of another rank, or of nobody.
+            cuda::CudaError::Cancelled { .. } => Self::Died(words(error)),
+            error => Self::own(error.into()),
+        }
     }
 }
 
@@ -95,8 +104,10 @@ pub(super) fn run(
     let mine = Arc::clone(&seats);
     let done = ranks.each(until, move |rank, gpu, until| {
         let (_, seat) = mine.get(&rank)?;
-        Some(seated(gpu, nccl, seat, until, |gpu| measure(gpu, seat, collective, window, until)))
+        let work = |gpu: &mut Gpu, until: &Until| measure(gpu, seat, collective, window, until);
+        Some(seated(gpu, nccl, seat, until, work))
     });
+    stop_with(until, &seats);
     let mut results: BTreeMap<usize, Vec<Came>> = BTreeMap::new();
     for (rank, one) in done.into_iter().enumerate() {
         let Some((at, _)) = seats.get(&rank) else { continue };
@@ -120,16 +131,21 @@ pub(super) fn run(
     Reply::Collective(collected)
 }
 
-/// Has a rank take its seat and do its work there. A communicator that failed can't serve again.
+/// Has a rank take its seat and do its work there. A communicator that failed can't serve again; where it failed for this
+/// rank's own sake the others of the node need not wait for it.
 pub(super) fn seated<T>(
     gpu: &mut Gpu,
     nccl: Nccl,
     seat: &Seat,
     until: &Until,
-    work: impl FnOnce(&mut Gpu) -> Result<T, Failure>,
+    work: impl FnOnce(&mut Gpu, &Until) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    let until = Until { deadline: until.deadline, cancel: Cancel::clone(&seat.stop) };
     gpu.doing.at("joining a communicator (ncclCommInitRankConfig)");
-    let result = join(gpu, nccl, seat, until).and_then(|()| work(gpu));
+    let result = join(gpu, nccl, seat, &until).and_then(|()| work(gpu, &until));
+    if matches!(result, Err(Failure::Own(_))) {
+        seat.stop.store(true, Ordering::Relaxed);
+    }
     if result.is_err() {
         gpu.doing.at("ending a communicator that failed (ncclCommAbort)");
         gpu.comms.remove(&seat.members);

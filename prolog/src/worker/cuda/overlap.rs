@@ -1,6 +1,7 @@
 //! Products and an all-reduce inside the node on the same GPUs: each rank queues both and lets the GPU share itself out.
 //! How much each slows the other down is for the reader of the numbers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kernels::collective::enqueue;
@@ -11,7 +12,7 @@ use super::collective::{self, Failure, Measured, Work, died, expected, finish, s
 use super::doing::Flaw;
 use super::gpu::{Gpu, SIZE, limit, nccl_limit};
 use super::ranks::Ranks;
-use super::seats::{Seat, Seats, seats};
+use super::seats::{Seat, Seats, seats, stop_with};
 use crate::protocol::{Busbw, Collected, Collective, Member, Overlap, Overlapped, Products, Reply};
 
 /// The message of the all-reduce beside products: large enough that bandwidth counts.
@@ -43,11 +44,13 @@ pub(super) fn run(ranks: &Ranks<Gpu>, work: &Work<'_>, members: &[Member], until
             return Reply::Failed { message: "the ranks of this node did not agree".to_owned() };
         }
     }
-    let (nccl, window) = (work.nccl, work.window);
+    let (nccl, window, seats) = (work.nccl, work.window, Arc::new(seats));
+    let mine = Arc::clone(&seats);
     let done = ranks.each(until, move |rank, gpu, until| {
-        let (_, seat) = seats.get(&rank)?;
-        Some(seated(gpu, nccl, seat, until, |gpu| beside(gpu, seat, window, until)))
+        let (_, seat) = mine.get(&rank)?;
+        Some(seated(gpu, nccl, seat, until, |gpu, until| beside(gpu, seat, window, until)))
     });
+    stop_with(until, &seats);
     let (mut all, mut troubles, mut others) = (Vec::new(), Vec::new(), None);
     for (rank, one) in done.into_iter().enumerate() {
         match one {

@@ -112,18 +112,6 @@ impl<G: 'static> Ranks<G> {
         Ok((Self { ranks }, said))
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.ranks.len()
-    }
-
-    /// Why a rank can't take anything on now.
-    pub(super) fn flaw(&self, rank: usize) -> Option<Flaw> {
-        match self.ranks.get(rank) {
-            Some(rank) => rank.flaw(),
-            None => Some(Flaw::failed(format!("rank {rank} is none of the {} of this node", self.count()))),
-        }
-    }
-
     /// Has every rank that can work do so at the same time, within a limit that is a little sooner than `until`.
     pub(super) fn each<T: Send + 'static>(
         &self,
@@ -211,7 +199,7 @@ mod tests {
         let begun = Instant::now();
         let (ranks, said) = Ranks::start(3, "starting", numbered, &until(20_000)).unwrap();
         assert!(begun.elapsed() < Duration::from_secs(10), "waited for the limit: {:?}", begun.elapsed());
-        assert_eq!((ranks.count(), said), (3, vec![Ok(0), Ok(10), Ok(20)]));
+        assert_eq!(said, [Ok(0), Ok(10), Ok(20)]);
         for round in 1..4_usize {
             let lengths = ranks.each(&until(20_000), move |rank, own, _| {
                 own.push(round);
@@ -240,7 +228,6 @@ mod tests {
             assert!(flaw.message.starts_with("no answer in a launch after"), "{}", flaw.message);
             assert!(begun.elapsed() < Duration::from_secs(10), "waited again: {:?}", begun.elapsed());
         }
-        assert!(ranks.flaw(0).is_none() && ranks.flaw(1).is_some() && ranks.flaw(2).is_some());
     }
 
     #[test]

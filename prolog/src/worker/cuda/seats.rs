@@ -2,12 +2,13 @@
 //! being made. Who sits where is the coordinator's word.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 
 use kernels::nccl::Place;
 
-use super::super::timed::Until;
+use super::super::timed::{Cancel, Until};
 use super::agreement::{self, Agreed, Mine, UniqueId};
-use super::collective::Work;
+use super::collective::{Work, in_a_collective};
 use super::doing::Flaw;
 use super::gpu::{Gpu, Members, words};
 use super::ranks::Ranks;
@@ -22,6 +23,15 @@ pub(super) struct Seat {
     pub members: Members,
     pub place: Place,
     pub agreed: Agreed,
+    /// Ends the waits of this node's ranks in this communicator: one of them can't go on.
+    pub stop: Cancel,
+}
+
+/// Ends the waits of all ranks that have a seat, where the request itself is cancelled.
+pub(super) fn stop_with(until: &Until, seats: &BTreeMap<usize, (usize, Seat)>) {
+    if until.cancelled() {
+        seats.values().for_each(|(_, seat)| seat.stop.store(true, Ordering::Relaxed));
+    }
 }
 
 /// Which rank of this node sits where.
@@ -54,14 +64,25 @@ pub(super) fn seats(
             return Err("a rank can't be in two communicators at a time".to_owned());
         }
     }
-    let held = ranks.each(until, |_, gpu, _| {
-        gpu.comms.iter().map(|(members, held)| (members.clone(), held.id)).collect()
+    // A GPU that has failed for good says so now, so that nobody waits for it in a collective.
+    let asked = ranks.each(until, |_, gpu, _| {
+        gpu.doing.at("asking whether its stream is done (cuStreamQuery)");
+        gpu.stream.is_done()?;
+        Ok(gpu.comms.iter().map(|(members, held)| (members.clone(), held.id)).collect())
     });
+    let held: Vec<HeldBy> = asked.into_iter().map(|one| one.and_then(|one| one)).collect();
     let mut missing = BTreeMap::new();
     let mut wanted: Vec<(&[Member], Mine)> = Vec::new();
     for (at, members) in communicators.iter().enumerate() {
-        let troubles: Vec<Trouble> =
-            own(members).iter().filter_map(|(_, rank)| Some(ranks.flaw(*rank)?.of(*rank))).collect();
+        let flaw = |rank: usize| match held.get(rank) {
+            Some(Ok(_)) => None,
+            Some(Err(flaw)) => Some(flaw.clone()),
+            None => Some(Flaw::failed(format!("rank {rank} is none of the {} of this node", held.len()))),
+        };
+        let troubles: Vec<Trouble> = own(members)
+            .iter()
+            .filter_map(|(_, rank)| Some(in_a_collective(flaw(*rank)?).of(*rank)))
+            .collect();
         let mine = if troubles.is_empty() {
             Mine::Holds(same(&names(members), own(members).iter().map(|(_, rank)| held.get(*rank))))
         } else {
@@ -77,9 +98,11 @@ pub(super) fn seats(
     for (at, (members, agreed)) in communicators.iter().zip(agreed).enumerate() {
         let why = match agreed {
             Ok(agreed) => {
+                let stop = Cancel::default();
                 for (place, rank) in own(members) {
                     let place = Place { ranks: count(members.len()), rank: count(place) };
-                    let seat = Seat { members: names(members), place, agreed: agreed.clone() };
+                    let (agreed, stop) = (agreed.clone(), Cancel::clone(&stop));
+                    let seat = Seat { members: names(members), place, agreed, stop };
                     seats.insert(rank, (at, seat));
                 }
                 continue;
