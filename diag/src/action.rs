@@ -252,9 +252,11 @@ fn reason(case: Case<'_>, finding: &Finding) -> String {
         }
         None => format!("aimaster: hardware {}", wording::brief(&finding.message)),
     };
-    if let Some(number) = number(finding) {
+    // Of a part that has no number the words tell why.
+    let why = || finding.message.split_once(&format!("{}: ", finding.check?)).map(|(_, why)| why.to_owned());
+    if let Some(why) = number(finding).or_else(why) {
         head.push(' ');
-        head.push_str(&number);
+        head.push_str(&why);
     }
     let mut end = head.len().min(REASON_MAX - tail.len());
     while !head.is_char_boundary(end) {

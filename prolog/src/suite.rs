@@ -140,12 +140,14 @@ async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Ins
         policy: bench.policy,
         worker,
         now: &Timestamp::now,
+        parts: Vec::new(),
     };
     match check.run(&mut context).await {
         Ok(numbers) => match numbers.iter().find(|one| !one.value.is_finite()) {
             // JSON has no such number: it would not reach the others.
             Some(broken) => error(ErrorKind::Worker, format!("{}: measured {}", round.check, broken.value)),
-            None => Some(NodeOutcome::Measured(finite(numbers))),
+            None if context.parts.is_empty() => Some(NodeOutcome::Measured(finite(numbers))),
+            None => Some(NodeOutcome::Partly { numbers: finite(numbers), parts: context.parts }),
         },
         Err(error) => {
             if let Some(worker) = bench.worker.as_deref_mut() {

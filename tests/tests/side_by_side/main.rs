@@ -10,6 +10,7 @@ mod cluster_nodes;
 mod config_faults;
 mod controller;
 mod gloo_faults;
+mod gpu_states;
 mod hostile_hellos;
 mod launch_gate;
 mod links_down;
