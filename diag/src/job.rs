@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
+
 /// What Slurm says of one job, as far as decisions need it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobView {
@@ -82,6 +84,10 @@ pub struct NodeView {
     pub state: BTreeSet<String>,
     /// The reason, without the trailing `[user@time]`; empty if there is none.
     pub reason: String,
+    /// When the reason was given, by the controller's clock.
+    pub reason_at: Option<Timestamp>,
+    /// The whole Comment.
+    pub comment: String,
 }
 
 impl NodeView {

@@ -124,14 +124,15 @@ impl Cluster {
         self.command(CTL, [format!("{NODE_DIR}/aimaster")]).user(ALICE).args(args)
     }
 
-    /// Takes drained nodes back into service, whoever drained them, and waits until all nodes are idle.
+    /// Takes drained nodes back into service, whoever drained them, and waits until all nodes are idle. What is
+    /// remembered of their drains is forgotten, as by an admin who has mended them.
     ///
     /// # Errors
     /// scontrol does not answer, or a node stays busy.
     pub fn put_back(&self) -> Result<()> {
         for (name, _) in self.drained()? {
-            self.scontrol(["update".to_owned(), format!("nodename={name}"), "state=resume".to_owned()])
-                .ok()?;
+            let node = format!("nodename={name}");
+            self.scontrol(["update", &node, "state=resume", "comment="]).ok()?;
         }
         self.wait_idle(self.nodes().len(), IDLE_WAIT)
     }

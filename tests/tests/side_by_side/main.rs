@@ -10,6 +10,7 @@ mod cluster_nodes;
 mod config_faults;
 mod controller;
 mod deadlines;
+mod drains;
 mod gloo_faults;
 mod hostile_hellos;
 mod launch_gate;
