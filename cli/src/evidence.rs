@@ -1,5 +1,5 @@
 //! What shows that a drained node is fine again: the report of a job, or the checks of single nodes, run now by
-//! `aimaster-prolog`. Whether it is enough is decided in `diag::undrain`.
+//! `aimaster-prolog`. Whether it is enough is decided in `diag::action::undrain`.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

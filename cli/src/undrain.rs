@@ -1,5 +1,5 @@
 //! `aimaster undrain`: returns to service what this software drained, and nothing else, where something shows that the
-//! node is fine again. Which nodes those are and what shows it is decided in `diag::undrain`.
+//! node is fine again. Which nodes those are and what shows it is decided in `diag::action::undrain`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cluster::events::Events;
 use cluster::slurm::scontrol::Scontrol;
+use diag::action::undrain::{Drained, one_node_can_tell, ours, passed};
 use diag::hostlist::expand;
 use diag::job::NodeView;
 use diag::policy::Policy;
 use diag::report::{Report, printable};
-use diag::undrain::{Drained, one_node_can_tell, ours, passed};
 use tokio::time::Instant;
 
 use crate::{config, evidence};

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use diag::drains::{Kind, Withheld};
+use diag::action::drains::{Kind, Withheld};
 use diag::report::printable;
 use syslog::{Error, Facility, Formatter3164, Logger, LoggerBackend};
 

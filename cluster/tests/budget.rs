@@ -8,7 +8,7 @@ mod fake_slurm;
 use std::time::Duration;
 
 use cluster::slurm::apply::{Applied, Step, ThisRun, apply, apply_then};
-use diag::drains::Kind;
+use diag::action::drains::Kind;
 use diag::policy::Budget;
 use fake_slurm::{Fake, record};
 use tokio::time::Instant;

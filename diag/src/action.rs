@@ -1,6 +1,9 @@
 //! From a verdict to what is done: does the job start, which nodes are drained, is the job requeued, ended,
 //! told. Pure: policy, caps and what Slurm says of the job are arguments; `cluster` carries it out.
 
+pub mod drains;
+pub mod undrain;
+
 use std::collections::BTreeSet;
 
 use crate::admin_comment;

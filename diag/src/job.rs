@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use crate::reason::{Ours, is_marked};
+
 /// What Slurm says of one job, as far as decisions need it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobView {
@@ -91,9 +93,17 @@ pub struct NodeView {
 }
 
 impl NodeView {
-    /// Whether somebody already took it out of service or left a reason: then it is left alone.
+    /// Whether somebody already took it out of service or left a reason: then it is left alone. Since Slurm 24.11 a reason
+    /// outlives its drain: one of ours on a node in service is nobody's any more.
     #[must_use]
     pub fn is_taken(&self) -> bool {
-        !self.reason.is_empty() || ["DRAIN", "FAIL", "DOWN"].iter().any(|flag| self.state.contains(*flag))
+        let left = !self.reason.trim().is_empty() && Ours::parse(&self.reason).is_none();
+        left || ["DRAIN", "FAIL", "DOWN"].iter().any(|flag| self.state.contains(*flag))
+    }
+
+    /// Whether we hold it drained, also where somebody added something to the reason.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.state.contains("DRAIN") && is_marked(&self.reason)
     }
 }

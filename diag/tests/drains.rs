@@ -2,8 +2,8 @@
 //! lets jobs that fail at once exceed it.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+use diag::action::drains::{Admission, Kind, Picture, Row, admit, surplus};
 use diag::drain_memory::Memory;
-use diag::drains::{Admission, Kind, Picture, Row, admit, surplus};
 use diag::job::NodeView;
 use diag::policy::Budget;
 use jiff::Timestamp;
@@ -166,6 +166,25 @@ fn a_node_that_comes_back_too_often_is_left_to_a_person() {
     slurm.nodes[2].comment = "rack 7".into();
     assert_eq!(slurm.wants(&budget, NOW + 86_402, &[2]), [Ok(reason("n2"))]);
     assert_eq!(Memory::of(&slurm.nodes[2].comment).drained, [at(NOW + 86_402)]);
+}
+
+// Since Slurm 24.11 a reason outlives its drain.
+#[test]
+fn a_reason_of_ours_on_a_node_in_service_holds_and_hinders_nothing() {
+    let mut slurm = Slurm::of(5);
+    let budget = budget(1, 100);
+    assert_eq!(slurm.wants(&budget, NOW, &[1]), [Ok(reason("n1"))]);
+    slurm.nodes[1].state.remove("DRAIN");
+    assert_eq!(slurm.wants(&budget, NOW + 5, &[2]), [Ok(reason("n2"))]);
+    slurm.back(2);
+    assert!(slurm.wants(&budget, NOW + 9, &[1])[0].as_ref().unwrap().contains("second time in 24 h"));
+    slurm.back(1);
+    for (left, taken) in
+        [("fan 3 is loud", true), (&*format!("{}; ask Bob", reason("n3")), true), (" ", false)]
+    {
+        slurm.nodes[3].reason = left.to_owned();
+        assert_eq!(slurm.wants(&budget, NOW + 10, &[3])[0].is_err(), taken, "{left}");
+    }
 }
 
 #[test]

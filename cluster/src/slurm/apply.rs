@@ -5,8 +5,8 @@ mod drains;
 
 use std::time::Duration;
 
+use diag::action::drains::Withheld;
 use diag::admin_comment::{is_part, with_part};
-use diag::drains::Withheld;
 use diag::job::JobView;
 use diag::policy::Budget;
 use tokio::time::{Instant, sleep};

@@ -3,7 +3,7 @@
 //!
 //! Fields end with the separators that ASCII has for that: reasons and comments are an admin's, and hold anything else.
 
-use diag::drains::{Picture, Row};
+use diag::action::drains::{Picture, Row};
 use diag::hostlist::expand;
 use diag::job::NodeView;
 use diag::reason;

@@ -7,7 +7,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use diag::drains::Picture;
+use diag::action::drains::Picture;
 use diag::job::{JobView, NodeView};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;

@@ -1,9 +1,9 @@
 //! Drains that follow each other: a look at all nodes, one call for each reason, and a second look. Which drains happen
-//! and which are given back is decided by `diag::drains`.
+//! and which are given back is decided by `diag::action::drains`.
 
 use std::time::Duration;
 
-use diag::drains::{Admission, Picture, Withheld, admit, surplus};
+use diag::action::drains::{Admission, Picture, Withheld, admit, surplus};
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep_until};
 
@@ -102,5 +102,5 @@ impl Work<'_> {
 
 /// Whether a node is drained as it was drained here: an admin may have been there meanwhile.
 fn is_as_drained(picture: &Picture, one: &Admitted) -> bool {
-    picture.node(&one.node).is_some_and(|view| view.reason == one.reason)
+    picture.node(&one.node).is_some_and(|view| view.is_held() && view.reason == one.reason)
 }

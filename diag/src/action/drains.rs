@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::drain_memory::Memory;
 use crate::job::NodeView;
 use crate::policy::Budget;
-use crate::reason::{Ours, is_marked};
+use crate::reason::Ours;
 
 /// Nodes that one partition shows alike.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -52,10 +52,10 @@ impl Picture {
         Some(NodeView { name: name.to_owned(), ..row.alike.clone() })
     }
 
-    /// Nodes with a reason that begins like ours.
+    /// Nodes that we hold, also those to whose reasons somebody added something.
     #[must_use]
     pub fn held(&self) -> BTreeSet<&str> {
-        let rows = self.rows.iter().filter(|row| is_marked(&row.alike.reason));
+        let rows = self.rows.iter().filter(|row| row.alike.is_held());
         rows.flat_map(|row| row.nodes.iter().map(String::as_str)).collect()
     }
 
@@ -69,7 +69,7 @@ impl Picture {
         for row in self.rows.iter().filter(|row| row.partition == partition) {
             tally.size += row.nodes.len();
             let mut before = Memory::of(&row.alike.comment).count(since);
-            if is_marked(&row.alike.reason) {
+            if row.alike.is_held() {
                 // A reason without a time is none that was given lately.
                 let at = row.alike.reason_at.unwrap_or(Timestamp::MIN);
                 let named = row.nodes.iter().map(|node| (at, node.as_str()));
@@ -150,7 +150,8 @@ fn admission<'w>(
     };
     if view.is_taken() {
         let state = view.state.iter().map(String::as_str).collect::<Vec<_>>().join("+");
-        return no(Kind::Taken, format!("left alone: it is {state} already, reason {:?}", view.reason));
+        let words = format!("left alone: it is {state} already, reason {:?}", view.reason);
+        return no(Kind::Taken, words);
     }
     let memory = Memory::of(&view.comment);
     let times = memory.count(ago(now, budget.same_node_window_s));
