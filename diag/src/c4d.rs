@@ -42,6 +42,7 @@ pub fn step(state: &mut Picture, digests: &[Digest], now_ms: u64, settings: &Set
     for digest in digests {
         state.take(digest, now_ms, settings);
     }
+    state.note_work(now_ms, settings);
     state.expire(settings);
     state.settle(now_ms, settings);
     // What stops while the job ends is no fault, and what was found before it stays found.

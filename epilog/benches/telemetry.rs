@@ -147,29 +147,33 @@ fn median(numbers: &[f64]) -> f64 {
     f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
 }
 
-/// `--repeats N`; cargo adds `--bench`.
-fn repeats(mut arguments: impl Iterator<Item = String>) -> Result<usize> {
-    let mut repeats = LEAST;
+/// `--repeats N` and `--sizes BYTES,...`; cargo adds `--bench`.
+fn asked(mut arguments: impl Iterator<Item = String>) -> Result<(usize, Vec<u64>)> {
+    let (mut repeats, mut sizes) = (LEAST, SIZES.to_vec());
     while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().with_context(|| format!("{argument} needs a value"));
         match argument.as_str() {
             "--bench" => {}
-            "--repeats" => repeats = arguments.next().context("--repeats needs a number")?.parse()?,
-            other => bail!("{other}: the only argument is --repeats N"),
+            "--repeats" => repeats = value()?.parse()?,
+            "--sizes" => {
+                sizes = value()?.split(',').map(str::parse).collect::<Result<_, _>>().context("--sizes")?;
+            }
+            other => bail!("{other}: the arguments are --repeats N and --sizes BYTES,..."),
         }
     }
     if repeats < LEAST {
         bail!("--repeats {repeats}: medians of fewer than {LEAST} mean little");
     }
-    Ok(repeats)
+    Ok((repeats, sizes))
 }
 
 fn main() -> Result<()> {
-    let repeats = repeats(std::env::args().skip(1))?;
+    let (repeats, sizes) = asked(std::env::args().skip(1))?;
     let (files, gpus) = (Files::find()?, gpus()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     println!("all-reduce over {gpus} GPUs, µs each, median of {repeats} turns (least to greatest)");
     println!("{:>10}  {:<14} {:>28}  {:>9}  {:>8}", "bytes", "with", "µs", "more, µs", "more, %");
-    for bytes in SIZES {
+    for bytes in sizes {
         let (probe, _) = runtime.block_on(measure(&files, gpus, With::Nothing, bytes, PROBE))?;
         let fill = RUN.as_secs_f64() * 1e6 / probe;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]

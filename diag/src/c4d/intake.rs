@@ -1,5 +1,7 @@
 //! Takes digests into the picture. What contradicts itself, or what other nodes told before, is left out and said.
 
+use std::collections::BTreeMap;
+
 use crate::c4d::digest::{self, Digest, Progress, Telemetry, clean};
 use crate::c4d::gaps::Gaps;
 use crate::c4d::picture::{Comm, Count, MAX_PROCESSES, Member, Peer, Picture, Rank, Seat};
@@ -35,7 +37,10 @@ impl Picture {
         let Some(who) = self.place_of(node, told.pid, now_ms) else { return };
         let Some(rank) = self.ranks[who].as_mut() else { return };
         rank.task = told.task.or(rank.task);
-        rank.gpu = told.gpu.as_ref().map(|gpu| gpu.index).or(rank.gpu);
+        if let Some(gpu) = &told.gpu {
+            rank.gpu = Some(gpu.index);
+            rank.gpu_uuid.clone_from(&gpu.uuid);
+        }
         rank.busy_percent = told.gpu.as_ref().and_then(|gpu| gpu.busy_percent);
         rank.state = told.process.state;
         rank.wchan.clone_from(&told.process.wchan);
@@ -48,10 +53,6 @@ impl Picture {
             Telemetry::Lost { .. } => rank.lost_ms = Some(now_ms),
             Telemetry::Unavailable { why } => rank.unavailable = Some(why.clone()),
         }
-        let busy = rank.busy_percent.is_some_and(|busy| busy >= settings.busy_percent);
-        if busy || rank.io_bytes.is_some_and(|bytes| bytes >= settings.busy_io_bytes) {
-            rank.worked_ms = Some(now_ms);
-        }
         // One without telemetry told nothing of its communicators: what was known of them stays as it was.
         if rank.unavailable.is_some() {
             return;
@@ -63,6 +64,28 @@ impl Picture {
         }
         for comm in &told.comms {
             self.take_comm(who, comm, now_ms, settings);
+        }
+    }
+
+    /// Notes which of the ranks that were heard now work, once all were heard: how busy a GPU is says nothing of one of
+    /// several ranks that use it. Ranks of two nodes do so where nodes share a machine.
+    pub(super) fn note_work(&mut self, now_ms: u64, settings: &Settings) {
+        let mut users: BTreeMap<&str, u32> = BTreeMap::new();
+        for rank in self.ranks.iter().flatten().filter(|rank| rank.uses_known_gpu()) {
+            *users.entry(&rank.gpu_uuid).or_default() += 1;
+        }
+        let is_shared = |rank: &Rank| rank.uses_known_gpu() && users.get(rank.gpu_uuid.as_str()) > Some(&1);
+        let shared: Vec<bool> = self.ranks.iter().map(|rank| rank.as_ref().is_some_and(is_shared)).collect();
+        for (rank, shared) in self.ranks.iter_mut().zip(shared) {
+            let Some(rank) = rank.as_mut().filter(|rank| rank.heard_ms == now_ms) else { continue };
+            rank.shares_gpu = shared;
+            if shared {
+                rank.busy_percent = None;
+            }
+            let busy = rank.busy_percent.is_some_and(|busy| busy >= settings.busy_percent);
+            if busy || rank.io_bytes.is_some_and(|bytes| bytes >= settings.busy_io_bytes) {
+                rank.worked_ms = Some(now_ms);
+            }
         }
     }
 
@@ -90,6 +113,8 @@ impl Picture {
             pid,
             task: None,
             gpu: None,
+            gpu_uuid: String::new(),
+            shares_gpu: false,
             busy_percent: None,
             state: digest::ProcessState::Sleeping,
             wchan: String::new(),
@@ -215,7 +240,7 @@ impl Picture {
             nranks: told.nranks,
             nnodes: told.nnodes,
             members: Vec::new(),
-            by_rank: std::collections::BTreeMap::new(),
+            by_rank: BTreeMap::new(),
             ended: false,
             moved_ms: born_ms,
             ops: 0,
@@ -291,6 +316,13 @@ fn take_peers(member: &mut Member, told: &digest::Comm, now_ms: u64, moved_ms: &
             member.peers.len() - 1
         });
         *moved_ms = (*moved_ms).max(member.peers[place].1.take(&one.progress, now_ms));
+    }
+}
+
+impl Rank {
+    /// Whether its process lives and its GPU is known by its UUID.
+    fn uses_known_gpu(&self) -> bool {
+        !self.state.ended() && !self.gpu_uuid.is_empty()
     }
 }
 

@@ -66,6 +66,11 @@ pub(super) struct Rank {
     pub pid: u32,
     pub task: Option<u32>,
     pub gpu: Option<u32>,
+    /// That GPU's UUID; empty: not known.
+    pub gpu_uuid: String,
+    /// Whether another living rank of the job uses the same GPU: they take turns on it.
+    pub shares_gpu: bool,
+    /// How busy its GPU is; `None`: not known, or others use it too.
     pub busy_percent: Option<u8>,
     pub state: ProcessState,
     pub wchan: String,

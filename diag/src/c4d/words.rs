@@ -71,6 +71,9 @@ fn state(rank: &Rank) -> String {
     format!("{state}{wchan}")
 }
 
+/// Said of a rank whose GPU another rank uses too.
+const SHARES_GPU: &str = "; it shares its GPU with another rank of the job";
+
 /// What one rank did last and what it does now.
 pub(super) fn rank_shows(scene: &Scene<'_>, place: usize, key: Key) -> Option<String> {
     let rank = scene.picture.rank(place)?;
@@ -78,6 +81,9 @@ pub(super) fn rank_shows(scene: &Scene<'_>, place: usize, key: Key) -> Option<St
     let mut line = format!("{name}: {}", state(rank));
     if let Some(busy) = rank.busy_percent {
         line.push_str(&format!("; its GPU is busy {busy} % of the time"));
+    }
+    if rank.shares_gpu {
+        line.push_str(SHARES_GPU);
     }
     let count = scene.count(place, key);
     if let (Some(count), Some(meeting)) = (count, scene.knot.meetings.get(&key)) {
@@ -210,6 +216,9 @@ pub(super) fn late(picture: &Picture, who_: usize, at: usize, late: &Late) -> St
     );
     if let Some(busy) = rank.busy_percent {
         line.push_str(&format!("; its GPU is busy {busy} %"));
+    }
+    if rank.shares_gpu {
+        line.push_str(SHARES_GPU);
     }
     line
 }

@@ -92,6 +92,8 @@ pub enum Event {
     Windows { on_ms: u64, of_ms: u64 },
     /// The network's steps are never recorded.
     NoSteps {},
+    /// All ranks use one GPU, which is busy as long as any of them waits in a kernel.
+    OneGpu {},
 }
 
 impl Event {

@@ -72,6 +72,7 @@ impl Job {
             }
         };
         let events = &self.plan.events;
+        let one_gpu = events.contains(&Event::OneGpu {});
         let none =
             events.iter().any(|event| matches!(*event, Event::NoTelemetry { rank: one } if one == rank));
         let lost = events.iter().any(
@@ -97,8 +98,8 @@ impl Job {
             task: Some(rank as u32),
             gpu: Some(Gpu {
                 index: (rank % self.plan.shape.per_node) as u32,
-                uuid: String::new(),
-                busy_percent: Some(busy),
+                uuid: if one_gpu { "GPU-shared".into() } else { format!("GPU-{rank}") },
+                busy_percent: Some(if one_gpu { 100 } else { busy }),
             }),
             process: Process {
                 state: process,
