@@ -1,7 +1,6 @@
 //! What shows that a drained node is fine again: the report of a job, or the checks of single nodes, run now by
 //! `aimaster-prolog`. Whether it is enough is decided in `diag::action::undrain`.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -36,8 +35,7 @@ pub fn of_job(job: u32, arguments: &Arguments, paths: &Paths) -> Result<Report> 
     let which = report::Arguments::of(job, arguments.cluster.clone());
     let folder = files::find(&folder, &which)?;
     let file = folder.join(REPORT_FILE);
-    let owner =
-        std::fs::symlink_metadata(&file).with_context(|| format!("can't read {}", file.display()))?.uid();
+    let (report, owner) = files::owned_report(&file)?;
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
         bail!(
             "{} is not root's but its user's (paths.report_owner), who could have written anything: it shows nothing; \
@@ -45,11 +43,11 @@ pub fn of_job(job: u32, arguments: &Arguments, paths: &Paths) -> Result<Report> 
             file.display()
         );
     }
-    let found = files::read(&folder)?;
-    Ok(found
-        .report
-        .with_context(|| format!("{} holds no report of checks before the start", folder.display()))?
-        .0)
+    // Where users make the folders, one may lead to another job's.
+    if report.job_id != job {
+        bail!("{} is the report of job {}", file.display(), report.job_id);
+    }
+    Ok(report)
 }
 
 /// Runs the checks of single nodes on this machine.

@@ -191,3 +191,6 @@ impl Work<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

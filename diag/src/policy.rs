@@ -278,7 +278,7 @@ pub struct CudaEngine {
 /// `[paths]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Paths {
-    /// Absolute path of scontrol (default /usr/bin/scontrol); squeue is taken from the same folder.
+    /// Absolute path of scontrol (default /usr/bin/scontrol); squeue and sinfo are taken from the same folder.
     pub scontrol: PathBuf,
     /// Absolute path of scancel (default /usr/bin/scancel).
     pub scancel: PathBuf,

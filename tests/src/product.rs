@@ -146,7 +146,7 @@ impl Cluster {
         let mut policy = String::from("[paths]\n");
         let folder = self.base().join("opt/logged");
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        for name in ["scontrol", "scancel", "squeue"] {
+        for name in ["scontrol", "scancel", "squeue", "sinfo"] {
             let path = folder.join(name);
             let log = self.calls_file();
             let text = format!(
@@ -156,8 +156,8 @@ impl Cluster {
             );
             std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
-            // squeue is taken from where scontrol is.
-            if name != "squeue" {
+            // squeue and sinfo are taken from where scontrol is.
+            if !["squeue", "sinfo"].contains(&name) {
                 policy += &format!("{name} = '{}'\n", path.display());
             }
         }

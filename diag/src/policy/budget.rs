@@ -64,6 +64,7 @@ pub(super) fn read(section: &mut Section<'_>, budget: &mut Budget, m: &mut Mista
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Policy;
 
     #[test]
     fn the_smaller_bound_holds_and_it_is_at_least_one_node() {
@@ -71,5 +72,20 @@ mod tests {
         let most = |size| budget.most_held(size);
         assert_eq!([1, 4, 5, 8, 9, 20, 21, 1000].map(most), [1, 1, 2, 2, 3, 5, 5, 5]);
         assert_eq!(Budget { held_nodes: 0, ..budget }.most_held(8), 0);
+    }
+
+    #[test]
+    fn slips_are_refused_by_name() {
+        for (text, path) in [
+            ("held_nodes = -1", "budget.held_nodes"),
+            ("held_fraction = 0.0", "budget.held_fraction"),
+            ("new_window_s = 59", "budget.new_window_s"),
+            ("same_node = 0", "budget.same_node"),
+            ("same_node = 17", "budget.same_node"),
+            ("same_nodes = 3", "same_node"),
+        ] {
+            let mistakes = Policy::parse(&format!("[budget]\n{text}")).unwrap_err();
+            assert!(mistakes.len() == 1 && mistakes[0].to_string().contains(path), "{text}: {mistakes:?}");
+        }
     }
 }
