@@ -4,14 +4,15 @@
 
 use std::collections::VecDeque;
 
-use crate::c4d::digest::{Func, Sample};
+use crate::c4d::digest::{Func, MAX_SAMPLES, Sample};
 use crate::c4d::settings::Settings;
-
-/// Most operations of a communicator whose times are still coming in: two windows of samples.
-const MAX_PENDING: usize = 16;
 
 /// How long the times of an operation may take to come in: three digests.
 const PENDING_MS: u64 = 3_000;
+
+/// Most operations of a communicator whose times are still coming in. A node may be behind another by that time, and each
+/// digest brings so many: with less room than both send meanwhile, none would wait long enough for the other's.
+const MAX_PENDING: usize = 2 * MAX_SAMPLES * (PENDING_MS / 1_000 + 1) as usize;
 
 /// Most sizes of operations that a communicator's transport is watched at; the first ones of a window.
 const MAX_CLASSES: usize = 4;
@@ -307,5 +308,46 @@ impl Timing {
             + self.pending.capacity() * size_of::<Op>()
             + self.sums.capacity() * size_of::<Sum>()
             + self.classes.capacity() * size_of::<SizeClass>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows of two ranks, each of which tells eight operations a second; the second one tells so many seconds later.
+    fn windows(behind_s: u64, seconds: u64) -> Vec<Window> {
+        let settings = Settings::default();
+        let mut timing = Timing::default();
+        let sample = |seq, kernel_us| Sample { func: Func::AllReduce, seq, bytes: 4096, kernel_us };
+        let mut windows = Vec::new();
+        for second in 0..seconds {
+            let now_ms = (second + 1) * 1_000;
+            for at in 0..MAX_SAMPLES as u64 {
+                timing.take(0, &sample(second * 8 + at, 20_000), now_ms, &settings);
+                if let Some(told) = second.checked_sub(behind_s) {
+                    timing.take(1, &sample(told * 8 + at, 1_000), now_ms, &settings);
+                }
+            }
+            timing.settle(2, now_ms, &settings);
+            if second % 10 == 9 {
+                windows.extend(timing.end_window(second * 8, now_ms, &settings));
+            }
+        }
+        windows
+    }
+
+    #[test]
+    fn a_rank_whose_times_come_later_is_compared_all_the_same() {
+        for behind_s in 0..=3 {
+            let windows = windows(behind_s, 31);
+            assert_eq!(windows.len(), 2, "{behind_s} s behind");
+            for window in windows {
+                let [late] = window.late.as_slice() else { panic!("{behind_s} s behind: {window:?}") };
+                assert_eq!((late.place, late.wait_us), (1, 19_000), "{behind_s} s behind");
+            }
+        }
+        // One that is further behind is another matter: what it tells is too old.
+        assert!(windows(6, 31).iter().all(|window| window.late.is_empty()));
     }
 }

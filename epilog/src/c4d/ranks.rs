@@ -166,7 +166,8 @@ mod tests {
     use diag::c4d::settings::Settings;
     use nccl_profiler::handover::{Hello, Status};
     use nccl_profiler::ring::{
-        COMMUNICATORS_AT, FILE_BYTES, Function, Header, LAYOUT_VERSION, ORDER_AT, Order,
+        COMMUNICATORS_AT, FILE_BYTES, Function, Header, LAYOUT_VERSION, ORDER_AT, Op, Order, RECORD_BYTES,
+        RECORDS_AT, Record,
     };
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::os::unix::fs::FileExt;
@@ -208,6 +209,25 @@ mod tests {
         fn progress(&self, enqueued: u64, started: u64, finished: u64) {
             let at = COMMUNICATORS_AT + 16 * 8 + Function::AllReduce as u64 * 64;
             self.put(at, &[enqueued, started, finished, 0, 0, 0, 4096, started - finished]);
+        }
+
+        /// The next record: an operation that would have run for a second before it was called.
+        fn ended_impossibly(&self, count: u64, sequence: u64) {
+            let op = Op { communicator: 0, generation: 1, function: Function::AllReduce, sequence, peer: -1 };
+            let (gpu_start_ns, gpu_stop_ns) = (1_000, 1_000_001_000);
+            let mut words = Record::Done {
+                op,
+                time_ns: 1,
+                bytes: 4096,
+                gpu_start_ns,
+                gpu_stop_ns,
+                wait_us: 9,
+                run_us: 9,
+            }
+            .encode();
+            words[0] = count;
+            self.put(RECORDS_AT + (count - 1) * RECORD_BYTES as u64, &words);
+            self.put(64, &[count]);
         }
 
         fn arrival(&self) -> Arrival {
@@ -289,6 +309,31 @@ mod tests {
             let calls = 4000 * second.min(20);
             programs[0].progress(calls + 1, 90, 90);
             programs[1].progress(calls, 70, 70);
+            let now = begun + Duration::from_secs(second);
+            let telling = Telling { digest: ranks.look(now), health: Vec::new() };
+            found.extend(judge.judge(&[telling], now).into_iter().map(|one| (second, one)));
+        }
+        let [(second, finding)] = found.as_slice() else { panic!("{found:#?}") };
+        assert!(*second <= 20 + 15, "{second}");
+        let suspects: Vec<u32> = finding.suspects.iter().map(|who| who.pid).collect();
+        assert_eq!((finding.class, suspects), (Class::NonCommunicationHang, vec![programs[1].child.id()]));
+    }
+
+    // Replays of a graph whose kernels NCCL tells to have ended when they were called.
+    #[test]
+    fn a_rank_that_stops_while_what_is_told_of_kernels_can_t_be_is_named_in_time() {
+        let programs = [0, 1].map(Program::start);
+        let begun = Instant::now();
+        let mut ranks = Ranks::new(0, &[]);
+        let mut judge = Judge::new(&["n1".into()], Settings::default(), begun);
+        assert!(programs.iter().all(|program| ranks.admit(program.arrival())));
+        let mut found = Vec::new();
+        for second in 1..=40_u64 {
+            let calls = 10 * second.min(20);
+            for (program, made) in programs.iter().zip([calls + 1, calls]) {
+                program.progress(made, made, made);
+                program.ended_impossibly(second, made - 1);
+            }
             let now = begun + Duration::from_secs(second);
             let telling = Telling { digest: ranks.look(now), health: Vec::new() };
             found.extend(judge.judge(&[telling], now).into_iter().map(|one| (second, one)));

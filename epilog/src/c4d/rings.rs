@@ -33,6 +33,15 @@ const MOST_RECORDS: u64 = nccl_profiler::ring::CAPACITY;
 const STEP_EVENTS: u64 = 1 << 4;
 const KERNEL_EVENTS: u64 = 1 << 6;
 
+/// How much longer a GPU may seem to run an operation than the host knew of it, in µs and as a share: clocks of two kinds.
+const CLOCKS_US: u64 = 1_000;
+const CLOCKS_SHARE: u64 = 100;
+
+/// From so many operations on that would have run before they were called, what NCCL tells of a communicator's kernels is not
+/// believed: in CUDA graphs beside which the program makes collectives of the same communicator too, NCCL 2.28.9 tells each
+/// kernel's begin and end at once, with times of others.
+const IMPOSSIBLE: u32 = 3;
+
 /// What the plugin counts where it could not tell of an operation that happened. The others count what did not happen, or only what
 /// an operation waited for.
 const UNTOLD: [Counter; 4] =
@@ -62,6 +71,8 @@ struct Seen {
     peers: Peers,
     waits: Waits,
     samples: Vec<Sample>,
+    /// Operations that would have run before they were called.
+    impossible: u32,
 }
 
 /// One function of a communicator.
@@ -151,7 +162,8 @@ impl<S: Source> Ring<S> {
             }
         }
         let seen = |one: &Communicator| self.seen.get(&(one.slot, one.generation));
-        let kernels = told && sound().all(|one| seen(one).is_none_or(|seen| seen.is_passed(one)));
+        let is_known = |seen: &Seen, one| seen.is_believed() && seen.is_passed(one);
+        let kernels = told && sound().all(|one| seen(one).is_none_or(|seen| is_known(seen, one)));
         let mut comms: Vec<Comm> = Vec::new();
         for communicator in sound() {
             let Some(seen) = self.seen.get_mut(&(communicator.slot, communicator.generation)) else {
@@ -226,8 +238,12 @@ impl Counted {
         Self { changed: [(0, since); 3], floor: 0 }
     }
 
-    /// Enqueued, started, finished.
-    fn numbers(&self, one: &nccl_profiler::ring::Progress, kernels: bool) -> [u64; 3] {
+    /// Enqueued, started, finished. What is not believed stands still, like what is not told.
+    fn numbers(&self, one: &nccl_profiler::ring::Progress, kernels: bool, believed: bool) -> [u64; 3] {
+        if !believed {
+            let stood = self.changed[1].0;
+            return [one.enqueued, stood.min(one.enqueued), stood.min(one.enqueued)];
+        }
         let mut started = one.started.min(one.enqueued);
         if kernels && one.enqueued == self.floor {
             started = one.enqueued;
@@ -248,6 +264,7 @@ impl Seen {
             peers: Peers::default(),
             waits: Waits::default(),
             samples: Vec::new(),
+            impossible: 0,
         }
     }
 
@@ -298,9 +315,15 @@ impl Seen {
                 self.waits.add(steps);
                 true
             }
-            (Record::Done { bytes, gpu_start_ns, gpu_stop_ns, .. }, Some(func)) => {
-                let us = gpu_stop_ns.checked_sub(*gpu_start_ns).filter(|_| *gpu_start_ns > 0);
-                let kernel_us = us.and_then(|ns| u32::try_from(ns / 1000).ok());
+            (Record::Done { bytes, gpu_start_ns, gpu_stop_ns, wait_us, run_us, .. }, Some(func)) => {
+                let ns = gpu_stop_ns.checked_sub(*gpu_start_ns).filter(|_| *gpu_start_ns > 0);
+                let known_us = u64::from(*wait_us) + u64::from(*run_us);
+                let most_us = known_us + known_us / CLOCKS_SHARE + CLOCKS_US;
+                if ns.is_some_and(|ns| ns / 1000 > most_us) {
+                    self.impossible = self.impossible.saturating_add(1);
+                    return true;
+                }
+                let kernel_us = ns.and_then(|ns| u32::try_from(ns / 1000).ok());
                 self.samples.extend(kernel_us.map(|kernel_us| Sample {
                     func,
                     seq: op.sequence,
@@ -318,8 +341,16 @@ impl Seen {
         self.functions.entry(function).or_insert_with(|| Counted::new(self.since))
     }
 
+    /// Whether begin and end of its kernels are what they seem.
+    fn is_believed(&self) -> bool {
+        self.impossible < IMPOSSIBLE
+    }
+
     /// Operations that ended, of those that every rank picks.
     fn picked(&self) -> Vec<Sample> {
+        if !self.is_believed() {
+            return Vec::new();
+        }
         let stride = stride(self.samples.len() as u64);
         self.samples.iter().filter(|one| sampled(one.seq, stride)).take(MAX_SAMPLES).copied().collect()
     }
@@ -327,11 +358,12 @@ impl Seen {
 
 fn comm(one: &Communicator, seen: &mut Seen, kernels: bool, now: Instant) -> Comm {
     let mut collectives = Vec::new();
+    let believed = seen.is_believed();
     for function in Function::ALL {
         let told = one.progress(function);
         let Some(func) = func(function).filter(|_| told.enqueued > 0) else { continue };
         let counted = seen.counted(function);
-        let numbers = counted.numbers(told, kernels);
+        let numbers = counted.numbers(told, kernels, believed);
         for (known, number) in counted.changed.iter_mut().zip(numbers) {
             if known.0 != number {
                 *known = (number, now);

@@ -9,7 +9,6 @@ mod c4d_report;
 mod cluster_nodes;
 mod config_faults;
 mod controller;
-mod deadlines;
 mod drains;
 mod gloo_faults;
 mod hostile_hellos;

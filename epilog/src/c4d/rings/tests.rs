@@ -96,7 +96,8 @@ fn started(op: Op) -> Record {
 }
 
 fn done(op: Op, (gpu_start_ns, gpu_stop_ns): (u64, u64)) -> Record {
-    Record::Done { op, time_ns: 1, bytes: 4096, gpu_start_ns, gpu_stop_ns, wait_us: 1, run_us: 1 }
+    let run_us = (gpu_stop_ns.saturating_sub(gpu_start_ns) / 1000) as u32;
+    Record::Done { op, time_ns: 1, bytes: 4096, gpu_start_ns, gpu_stop_ns, wait_us: 1, run_us }
 }
 
 fn digest(look: Look) -> Digest {
@@ -371,4 +372,44 @@ fn waits_of_steps_are_summed_and_what_is_open_longest_is_said() {
     // The next window has sums of its own, and without the order nothing is looked for.
     ring.reader.source().mask(70);
     assert_eq!(ring.look(Instant::now()).comms[0].steps, []);
+}
+
+// What NCCL 2.28.9 told of a graph's replays beside which the program made an all-reduce of the same communicator.
+#[test]
+fn kernels_that_would_have_run_before_they_were_called_are_not_believed() {
+    let memory = Memory::new();
+    memory.communicator(0, 2, 0xab, (2, 2, 0));
+    memory.progress(0, Function::AllReduce, [1, 1, 1], 0);
+    memory.done(0, Function::AllReduce, (1000, 51_000));
+    let mut ring = Ring::open(memory).unwrap();
+    let begun = Instant::now();
+    let look = ring.look(begun);
+    assert_eq!((look.kernels, look.comms[0].samples.len()), (true, 1));
+    // 72 ms on the GPU, in 1 ms of the host's.
+    let replays = |ring: &mut Ring<Memory>, from: u64| {
+        let told = (from..from + 2).map(|at| Record::Done {
+            op: op(Function::AllReduce, at, -1),
+            time_ns: 1,
+            bytes: 4096,
+            gpu_start_ns: 1_000,
+            gpu_stop_ns: 72_592_000,
+            wait_us: 900,
+            run_us: 100,
+        });
+        ring.reader.source().tell(&told.collect::<Vec<_>>());
+        let made = from + 2;
+        ring.reader.source().progress(0, Function::AllReduce, [made, made, made], 0);
+        ring.look(begun)
+    };
+    let far = |look: &Look| {
+        let Progress { enqueued, started, finished, .. } = look.comms[0].collectives[0].progress;
+        (enqueued, started, finished)
+    };
+    // Twice may be a clock that was set.
+    let look = replays(&mut ring, 1);
+    assert_eq!((look.kernels, far(&look), look.comms[0].samples.len()), (true, (3, 3, 3), 0));
+    let look = replays(&mut ring, 3);
+    assert_eq!((look.kernels, far(&look), look.comms[0].samples.len()), (false, (5, 3, 3), 0));
+    assert_eq!(look.telemetry, Telemetry::Ok);
+    digest(look).check().unwrap();
 }
