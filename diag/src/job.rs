@@ -98,7 +98,13 @@ impl NodeView {
     #[must_use]
     pub fn is_taken(&self) -> bool {
         let left = !self.reason.trim().is_empty() && Ours::parse(&self.reason).is_none();
-        left || ["DRAIN", "FAIL", "DOWN"].iter().any(|flag| self.state.contains(*flag))
+        left || self.is_out_of_service()
+    }
+
+    /// Whether no job starts there, whoever's doing that is.
+    #[must_use]
+    pub fn is_out_of_service(&self) -> bool {
+        ["DRAIN", "FAIL", "DOWN"].iter().any(|flag| self.state.contains(*flag))
     }
 
     /// Whether we hold it drained, also where somebody added something to the reason.

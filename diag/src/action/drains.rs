@@ -122,6 +122,8 @@ pub enum Admission {
         /// The node's comment until now.
         before: String,
     },
+    /// This very run of the job drained it already, by another node that spoke for it and was lost.
+    Done,
     /// It does not.
     No(Withheld),
 }
@@ -148,9 +150,22 @@ fn admission<'w>(
     let Some(view) = picture.node(node) else {
         return no(Kind::Taken, "left alone: Slurm shows it in no partition".to_owned());
     };
+    let run = |reason: &str| Ours::parse(reason).map(|ours| (ours.job_id, ours.check_number));
+    if view.is_held() && run(reason).is_some() && run(&view.reason) == run(reason) {
+        return Admission::Done;
+    }
     if view.is_taken() {
         let state = view.state.iter().map(String::as_str).collect::<Vec<_>>().join("+");
-        let words = format!("left alone: it is {state} already, reason {:?}", view.reason);
+        let words = if view.is_out_of_service() {
+            format!("left alone: it is {state} already, reason {:?}", view.reason)
+        } else {
+            // Since Slurm 24.11 a reason outlives its drain.
+            format!(
+                "left alone: it is {state} and has the reason {:?}; if that is an old one, `scontrol update \
+                 nodename={node} reason=' '` takes it away",
+                view.reason
+            )
+        };
         return no(Kind::Taken, words);
     }
     let memory = Memory::of(&view.comment);

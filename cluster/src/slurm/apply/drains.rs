@@ -49,6 +49,9 @@ impl Work<'_> {
                     let node = wanted[at].0.to_owned();
                     admitted.push(Admitted { at, node, reason, comment, before });
                 }
+                Admission::Done => {
+                    results[at] = Ok(format!("{} was drained already by this run", wanted[at].0))
+                }
                 Admission::No(withheld) => {
                     results[at] = Err(withheld.words.clone());
                     self.withheld.push(withheld);
