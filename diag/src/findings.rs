@@ -7,7 +7,7 @@ use crate::check::{CheckName, Phase};
 use crate::facts::{NodeId, Roster};
 use crate::judge::{Evidence, Look, Sight, always_missed};
 use crate::localise::{Pair, PairState};
-use crate::measurement::{ErrorKind, Metric, Subject};
+use crate::measurement::{CheckError, ErrorKind, Metric, Subject};
 use crate::plan::{Channel, CheckState, Shown};
 use crate::round::Purpose;
 use crate::verdict::{FaultClass, Finding, Rate, Status};
@@ -86,6 +86,7 @@ pub fn of_check(
             Finding { peers, ..blank(check, Status::Error, Subject::Node { node: *node }, message) }
         });
     }
+    findings.extend(state.parts.iter().map(|(part, error)| unmeasured(roster, state, part, error)));
     match &state.shown {
         Shown::Nodes { failed, flaky } => findings.extend(of_nodes(roster, state, failed, flaky)),
         Shown::Pairs(channels) => findings.extend(of_channels(roster, state, channels)),
@@ -98,6 +99,22 @@ pub fn of_check(
         Shown::Skipped(_) => {}
     }
     findings
+}
+
+/// A part that has no number. Time that ran out fails the run and blames nobody; of what is broken the driver itself says
+/// so.
+fn unmeasured(roster: &Roster, state: &CheckState, part: &Subject, error: &CheckError) -> Finding {
+    let partner = part.nodes().first().and_then(|node| partner(state, *node));
+    let with =
+        partner.map_or_else(String::new, |other| format!("; it was measured with {}", roster.name(other)));
+    let message = format!("{}: {}{with}", wording::subject(roster, part), error.message);
+    let (status, class) = match error.kind {
+        ErrorKind::Timeout => (Status::Fail, Some(FaultClass::Timeout)),
+        ErrorKind::Broken => (Status::Fail, Some(FaultClass::Part)),
+        ErrorKind::Worker | ErrorKind::Environment => (Status::Error, None),
+    };
+    let peers = partner.into_iter().collect();
+    Finding { class, peers, ..blank(Some(state.check), status, part.clone(), message) }
 }
 
 /// With whom a node was when it was lost or could not work; `None` where it was alone, or with many.
@@ -118,6 +135,7 @@ fn of_nodes(
     flaky: &BTreeSet<NodeId>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let unmeasured: BTreeSet<Subject> = state.parts.keys().cloned().collect();
     for &node in &state.nodes {
         let looks: Vec<&Look> = state.looks.iter().filter(|look| look.group == [node]).collect();
         let measured = looks.iter().any(|look| matches!(look.sight, Sight::Fine | Sight::Miss));
@@ -126,10 +144,10 @@ fn of_nodes(
         }
         let parts: BTreeSet<Subject> =
             looks.iter().flat_map(|look| &look.evidence).map(|one| Look::part(node, one)).collect();
-        for part in parts {
-            let looks: Vec<Look> = looks.iter().map(|look| look.on_part(node, &part)).collect();
+        for part in parts.difference(&unmeasured) {
+            let looks: Vec<Look> = looks.iter().map(|look| look.on_part(node, part)).collect();
             let looks: Vec<&Look> = looks.iter().collect();
-            findings.push(of_part(roster, state, &part, &looks, failed, flaky));
+            findings.push(of_part(roster, state, part, &looks, failed, flaky));
         }
     }
     findings

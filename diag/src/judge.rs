@@ -296,6 +296,10 @@ fn trouble(result: &RoundResult, group: &[NodeId]) -> Option<Sight> {
     lost.or_else(|| {
         group.iter().find_map(|node| match result.outcomes.get(node) {
             Some(NodeOutcome::Error(error)) => Some(Sight::Error(*node, error.clone())),
+            // What was measured together lacks a part; of a node by itself the other parts' numbers count.
+            Some(NodeOutcome::Partly { numbers, parts }) if numbers.is_empty() || group.len() > 1 => {
+                parts.first().map(|one| Sight::Error(*node, one.error.clone()))
+            }
             _ => None,
         })
     })
@@ -306,8 +310,8 @@ fn sight(result: &RoundResult, group: &[NodeId], evidence: &[Evidence]) -> Sight
     // Of the node that brought it, which need not be the first of the group.
     let useless = |brought: &dyn Fn(&[Measurement]) -> bool, message: String| {
         let is_it = |node: &&NodeId| match result.outcomes.get(node) {
-            Some(NodeOutcome::Measured(own)) => brought(own),
-            _ => false,
+            Some(NodeOutcome::Error(_) | NodeOutcome::Lost { .. }) | None => false,
+            Some(outcome) => brought(outcome.numbers()),
         };
         let node = group.iter().find(is_it).unwrap_or(&group[0]);
         Sight::Error(*node, CheckError { kind: ErrorKind::Worker, message })
@@ -342,8 +346,7 @@ type Peers = BTreeMap<Like, Vec<f64>>;
 fn merged(result: &RoundResult) -> Numbers<'_> {
     let mut numbers = Numbers::new();
     for (node, outcome) in &result.outcomes {
-        let NodeOutcome::Measured(measurements) = outcome else { continue };
-        for measurement in measurements.iter().filter(|one| one.check == result.round.check) {
+        for measurement in outcome.numbers().iter().filter(|one| one.check == result.round.check) {
             numbers
                 .entry(number(measurement))
                 .and_modify(|kept| {

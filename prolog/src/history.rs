@@ -141,6 +141,13 @@ fn clocks(gpu: &GpuReading) -> Option<String> {
 }
 
 impl Past {
+    /// Of a run that remembers nothing and leaves nothing.
+    #[must_use]
+    pub fn none() -> Self {
+        let (folder, kept) = (PathBuf::new(), Kept::new());
+        Self { here: None, folder, job_id: 0, kept, seen: BTreeSet::new(), told: Vec::new() }
+    }
+
     /// Adds to the numbers of this node what its history says of them: a note each, once in a job.
     pub fn compare(&mut self, roster: &Roster, numbers: &mut [Measurement]) {
         let Some(here) = &self.here else { return };

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod alone;
 pub mod assignment;
 pub mod checks;
 pub mod components;
@@ -17,6 +18,7 @@ pub mod protocol;
 pub mod publish;
 pub mod run_folder;
 pub mod suite;
+mod thread_state;
 mod trusted_path;
 pub mod watch;
 pub mod worker;

@@ -143,6 +143,7 @@ async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Ins
         policy: bench.policy,
         worker,
         now: &Timestamp::now,
+        parts: Vec::new(),
     };
     match check.run(&mut context).await {
         Ok(numbers) => match numbers.iter().find(|one| !one.value.is_finite()) {
@@ -151,7 +152,10 @@ async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Ins
             None => {
                 let mut numbers = finite(numbers);
                 bench.past.compare(&place.roster, &mut numbers);
-                Some(NodeOutcome::Measured(numbers))
+                Some(match context.parts {
+                    parts if parts.is_empty() => NodeOutcome::Measured(numbers),
+                    parts => NodeOutcome::Partly { numbers, parts },
+                })
             }
         },
         Err(error) => {

@@ -49,6 +49,7 @@ fn write_reports(folder: &Path, jobs: u32) {
             nodes: nodes.map(str::to_owned).into(),
             items: nodes.iter().map(|node| item(node, 0.04 + 0.0001 * f64::from(job_id % 3))).collect(),
             drained: Vec::new(),
+            held_back: Vec::new(),
             errors: Vec::new(),
             notes: Vec::new(),
         };
