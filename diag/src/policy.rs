@@ -1,6 +1,7 @@
 //! The site's policy, `aimaster.toml`: checked, with every default filled in. How the file is read is in
 //! `policy/`; what a policy means for a job is in [`crate::request::effective`].
 
+mod budget;
 mod c4d_keys;
 mod read;
 mod slots;
@@ -19,8 +20,12 @@ use crate::facts::Engine;
 use crate::request::FailAction;
 use crate::xid::XidTable;
 
+pub use budget::Budget;
 pub use c4d_keys::MOST_DENIED;
 pub use tree::MAX_POLICY_BYTES;
+
+/// Where the policy is if nobody names another file.
+pub const POLICY_FILE: &str = "/etc/aimaster/aimaster.toml";
 
 /// What happens to a job where nothing was decided about its hardware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -63,6 +68,8 @@ pub struct Policy {
     pub checks: Checks,
     /// `[actions]`: what may be done, and what is done by default.
     pub actions: Actions,
+    /// `[budget]`: what all jobs together may take out of service.
+    pub budget: Budget,
     /// `[runtime]`: the check while the job runs.
     pub runtime: Runtime,
     /// `[c4d]`: the thresholds of its rules.
@@ -271,7 +278,7 @@ pub struct CudaEngine {
 /// `[paths]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Paths {
-    /// Absolute path of scontrol (default /usr/bin/scontrol); squeue is taken from the same folder.
+    /// Absolute path of scontrol (default /usr/bin/scontrol); squeue and sinfo are taken from the same folder.
     pub scontrol: PathBuf,
     /// Absolute path of scancel (default /usr/bin/scancel).
     pub scancel: PathBuf,
@@ -314,6 +321,7 @@ impl Default for Policy {
                 on_environment: None,
                 on_controller_lost: ControllerLost::Start,
             },
+            budget: Budget::default(),
             runtime: Runtime {
                 enabled: true,
                 always: false,

@@ -40,6 +40,9 @@ pub struct Report {
     pub items: Vec<Item>,
     /// Nodes that were drained by this run.
     pub drained: Vec<String>,
+    /// Nodes that would have been drained, but for what all jobs together may take out of service.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_back: Vec<String>,
     /// What could not be done, and what the user should know.
     pub errors: Vec<String>,
     /// What is worth knowing of the hardware, beside the findings.
@@ -139,6 +142,7 @@ impl Report {
             nodes: roster.nodes.iter().map(|entry| entry.name.clone()).collect(),
             items: verdict.findings.iter().map(|finding| item(roster, finding)).collect(),
             drained: Vec::new(),
+            held_back: Vec::new(),
             errors: decision.notes.clone(),
             notes: verdict.notes.clone(),
         }
@@ -169,6 +173,9 @@ impl Report {
         _ = writeln!(text, "{}", printable(&self.summary));
         if !self.drained.is_empty() {
             _ = writeln!(text, "drained: {}", printable(&self.drained.join(", ")));
+        }
+        if !self.held_back.is_empty() {
+            _ = writeln!(text, "not drained, over the budget: {}", printable(&self.held_back.join(", ")));
         }
         for error in self.errors.iter().chain(&self.notes) {
             _ = writeln!(text, "note: {}", printable(error));

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod alone;
 pub mod assignment;
 pub mod checks;
 pub mod components;

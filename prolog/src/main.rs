@@ -16,11 +16,12 @@ use cluster::slurm::environment::JobEnv;
 use cluster::slurm::scontrol::Scontrol;
 use diag::check::Phase;
 use diag::gate::Gate;
-use diag::policy::Undecided;
+use diag::policy::{POLICY_FILE, Undecided};
 use diag::report::{phase_line, printable};
 use diag::request::effective::Watch;
 use jiff::Timestamp;
 use prolog::agent;
+use prolog::alone;
 use prolog::assignment::{self, Assignment, REQUEST_VARIABLE};
 use prolog::conclusion::{self, Run};
 use prolog::engine;
@@ -31,9 +32,6 @@ use prolog::suite::{self, Bench};
 use prolog::watch::{self, Inquiry, Stop, Stopping};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-
-/// Policy file where the command line names none.
-const POLICY_FILE: &str = "/etc/aimaster/aimaster.toml";
 
 /// This program, in syslog.
 const PROCESS: &str = "aimaster-prolog";
@@ -50,6 +48,9 @@ const CONCLUSION: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
     if let Some(done) = report_writer::write_report(std::env::args_os().skip(1)) {
+        return done;
+    }
+    if let Some(done) = alone::check_node(std::env::args().skip(1)) {
         return done;
     }
     let begun = (Instant::now(), Timestamp::now());

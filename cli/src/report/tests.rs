@@ -20,6 +20,7 @@ fn before(outcome: Outcome) -> (Report, String) {
         action: "start".into(),
         nodes: vec!["n1".into()],
         items: Vec::new(),
+        held_back: Vec::new(),
         drained: Vec::new(),
         errors: Vec::new(),
         notes: Vec::new(),

@@ -18,7 +18,7 @@ use crate::policy::{
     Actions, BY_ACTION, Checks, ControllerLost, CudaEngine, HostEngine, KEEP_NICE, Network, Paths, Policy,
     ReportOwner, Time, Undecided,
 };
-use crate::policy::{c4d_keys, xid_rows};
+use crate::policy::{budget, c4d_keys, xid_rows};
 use crate::request::FailAction;
 use crate::request::mistake::{Mistake, Mistakes, Origin, quoted};
 use crate::request::values::{CheckList, name_list, parse_action};
@@ -65,6 +65,7 @@ impl Policy {
             let engine = policy.engine;
             with(&mut top, "checks", m, |section, m| read_checks(section, engine, &mut policy.checks, m));
             with(&mut top, "actions", m, |section, m| read_actions(section, &mut policy.actions, m));
+            with(&mut top, "budget", m, |section, m| budget::read(section, &mut policy.budget, m));
             with(&mut top, "runtime", m, |section, m| {
                 read_boolean(section, "enabled", &mut policy.runtime.enabled, m);
                 read_boolean(section, "always", &mut policy.runtime.always, m);
