@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use crate::report::Arguments;
 
 /// Longest report that is read: some thousand nodes of 8 GPUs.
-const MOST_REPORT_BYTES: u64 = 256 << 20;
+pub const MOST_REPORT_BYTES: u64 = 256 << 20;
 
 /// Most runtime reports of a check that are read: those of nodes that found something.
 const MOST_RUNTIME: usize = 256;
@@ -88,7 +88,11 @@ pub fn owned_report(path: &Path) -> Result<(Report, u32)> {
     Ok((report, owner))
 }
 
-fn text(path: &Path, most: u64) -> Result<String> {
+/// The text of a plain file of at most so many bytes.
+///
+/// # Errors
+/// It is no such file, or can't be read.
+pub fn text(path: &Path, most: u64) -> Result<String> {
     Ok(owned_text(path, most)?.0)
 }
 

@@ -1,10 +1,12 @@
 //! `aimaster`: the command line of users and operators.
 #![forbid(unsafe_code)]
 
+mod baseline;
 mod config;
 mod evidence;
 mod files;
 mod follow;
+mod history;
 mod report;
 mod undrain;
 
@@ -40,6 +42,11 @@ enum Command {
     ///
     /// Exit code: 0 all nodes were returned, 1 some were left alone, 2 wrong use or Slurm did not answer.
     Undrain(undrain::Arguments),
+    /// Limits: learned from reports, or held against physics.
+    #[command(subcommand)]
+    Baseline(baseline::Command),
+    /// Shows what a node remembers of its own results; on that node, as root.
+    History(history::Arguments),
 }
 
 /// Exit code for a wrong use, a missing file and everything else that keeps the answer from being given.
@@ -58,6 +65,8 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Report(command) => report::show(&command, &policy),
         Command::Config => config::show(&policy),
         Command::Undrain(command) => undrain::undrain(&command, &policy),
+        Command::Baseline(command) => baseline::run(&command, &policy),
+        Command::History(command) => history::show(&command, &policy),
     }
 }
 

@@ -8,6 +8,7 @@
 pub mod action;
 pub mod admin_comment;
 pub mod baseline;
+pub mod baseline_learn;
 pub mod baseline_lint;
 pub mod c4d;
 mod chance;
@@ -21,6 +22,7 @@ pub mod findings;
 pub mod gate;
 pub mod gpu_facts;
 pub mod health;
+pub mod history;
 pub mod hostlist;
 pub mod job;
 pub mod judge;

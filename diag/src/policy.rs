@@ -74,6 +74,8 @@ pub struct Policy {
     pub runtime: Runtime,
     /// `[c4d]`: the thresholds of its rules.
     pub c4d: Settings,
+    /// `[history]`: what each node remembers of its own results.
+    pub history: History,
     /// `[time]`: bounds.
     pub time: Time,
     /// `[network]`: addresses and ports.
@@ -215,6 +217,13 @@ pub struct Runtime {
     pub xid: XidTable,
 }
 
+/// `[history]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct History {
+    /// Whether nodes keep their results below `paths.state_dir`, and say when a part declines (default: true).
+    pub enabled: bool,
+}
+
 /// `[time]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Time {
@@ -288,6 +297,8 @@ pub struct Paths {
     pub report_owner: ReportOwner,
     /// Folder of baselines: `<gpu>.toml` and `host.toml` (default /etc/aimaster/baselines).
     pub baseline_dir: PathBuf,
+    /// Folder of what a node keeps over restarts: its history, in `<node>/` (default /var/lib/aimaster).
+    pub state_dir: PathBuf,
     /// User that the worker runs as; empty: `aimaster` where that user exists, else `nobody`.
     pub worker_user: String,
     /// Socket of munged; empty: from AuthInfo of slurm.conf, else /run/munge/munge.socket.2.
@@ -330,6 +341,7 @@ impl Default for Policy {
                 xid: XidTable::default(),
             },
             c4d: Settings::default(),
+            history: History { enabled: true },
             time: Time { join_s: 60, max_deadline_s: 300, job_poll_s: 3, scontrol_s: 5, torch_start_s: 30 },
             network: Network {
                 port_first: 27_000,
@@ -353,6 +365,7 @@ impl Default for Policy {
                 report_dir: "/var/log/aimaster/reports".into(),
                 report_owner: ReportOwner::Root,
                 baseline_dir: "/etc/aimaster/baselines".into(),
+                state_dir: "/var/lib/aimaster".into(),
                 worker_user: String::new(),
                 munge_socket: PathBuf::new(),
                 libmunge: "libmunge.so.2".into(),

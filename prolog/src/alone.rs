@@ -15,11 +15,12 @@ use cluster::slurm::scontrol::Scontrol;
 use diag::action::{Decision, JobAction};
 use diag::check::{ALL, CheckName, Scope as Measured};
 use diag::policy::{POLICY_FILE, Policy, Scope};
-use diag::report::{Report, RunId};
+use diag::report::{MeasuredOn, Report, RunId};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::assignment::{self, Assignment};
+use crate::history::Past;
 use crate::suite::{self, Bench, Ended};
 use crate::watch::{self, Inquiry};
 use crate::{conclusion, meeting};
@@ -141,7 +142,9 @@ async fn run(wanted: &Wanted) -> Result<Report> {
     let assignment = assignment.on(session.roster());
     meeting::introduce(&mut worker, &session, &events).await;
     let (suite, policy) = (&assignment.suite, &assignment.policy);
-    let mut bench = Bench { suite, policy, facts: &facts, worker: worker.as_mut(), deadline };
+    let mut past = Past::none();
+    let mut bench =
+        Bench { suite, policy, facts: &facts, worker: worker.as_mut(), past: &mut past, deadline };
     let (results, ended) = suite::run(&mut bench, &mut session, &mut stopping, |_, _| ()).await;
     task.abort();
     meeting::dismiss(worker, &events).await;
@@ -156,6 +159,7 @@ async fn run(wanted: &Wanted) -> Result<Report> {
         cluster: assignment.job.cluster.clone(),
         check_number: 1,
         engine: assignment.policy.engine,
+        hardware: MeasuredOn::of(&assignment.suite),
     };
     let nothing = Decision { job: JobAction::Start, drains: Vec::new(), comment: None, notes: Vec::new() };
     Ok(Report::new(&id, session.roster(), &verdict, &nothing, (begun, Timestamp::now())))

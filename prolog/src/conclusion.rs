@@ -16,7 +16,7 @@ use diag::facts::NodeId;
 use diag::gate::Gate;
 use diag::job::JobView;
 use diag::policy::{ControllerLost, Undecided};
-use diag::report::{Report, RunId, user_lines};
+use diag::report::{MeasuredOn, Report, RunId, user_lines};
 use diag::round::RoundResult;
 use diag::verdict::{Outcome, Verdict};
 use jiff::Timestamp;
@@ -205,12 +205,7 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
         job_id: job.job_id,
         check_number: assignment.check_number(),
     });
-    let id = RunId {
-        job_id: job.job_id,
-        cluster: job.cluster.clone(),
-        check_number: assignment.check_number(),
-        engine: assignment.policy.engine,
-    };
+    let id = run_id(assignment);
     let times = (run.begun, Timestamp::now());
     let mut report = Report::new(&id, session.roster(), &verdict, &decision, times);
     report.errors.extend(assignment.asked.notices.iter().cloned());
@@ -261,6 +256,16 @@ async fn carried_out(
         run.events.event(&line, true);
     }
     applied
+}
+
+fn run_id(assignment: &Assignment) -> RunId {
+    RunId {
+        job_id: assignment.job.job_id,
+        cluster: assignment.job.cluster.clone(),
+        check_number: assignment.check_number(),
+        engine: assignment.policy.engine,
+        hardware: MeasuredOn::of(&assignment.suite),
+    }
 }
 
 /// Leaves the report and the event; the lines for the user.

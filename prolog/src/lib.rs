@@ -11,6 +11,7 @@ pub mod conclusion;
 pub mod engine;
 pub mod events;
 mod hardware;
+pub mod history;
 pub mod meeting;
 pub mod progress;
 pub mod protocol;

@@ -25,6 +25,7 @@ use prolog::alone;
 use prolog::assignment::{self, Assignment, REQUEST_VARIABLE};
 use prolog::conclusion::{self, Run};
 use prolog::engine;
+use prolog::history;
 use prolog::meeting;
 use prolog::progress::Progress;
 use prolog::run_folder::RunFolder;
@@ -200,6 +201,7 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
         Ok(Some(why)) => return skip(why).into(),
         Err(error) => return trouble(policy.actions.on_error, true, &error).into(),
     }
+    let recalled = history::recall(assignment);
     let (mut worker, facts) = meeting::facts(assignment).await;
     let mut session = match meeting::session(assignment, &facts, events, &mut stopping).await {
         Ok(session) => session,
@@ -212,12 +214,15 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
     leading.store(session.is_leader(), Ordering::Relaxed);
     let assignment = &assignment.on(session.roster());
     meeting::introduce(&mut worker, &session, events).await;
+    let reading = worker.as_ref().and_then(|worker| worker.reading());
+    let mut past = recalled.arrive(assignment, (&facts, reading), events).await;
     let job_id = assignment.job.job_id;
     let progress = session.is_leader().then(|| Progress::start(Arc::clone(&scontrol), job_id, deadline));
     let mut shown = None;
     let (results, ended) = {
         let suite = &assignment.suite;
-        let mut bench = Bench { suite, policy, facts: &facts, worker: worker.as_mut(), deadline };
+        let mut bench =
+            Bench { suite, policy, facts: &facts, worker: worker.as_mut(), past: &mut past, deadline };
         suite::run(&mut bench, &mut session, &mut stopping, |session, results| {
             leading.store(session.is_leader(), Ordering::Relaxed);
             if let Some(progress) = &progress {
@@ -227,6 +232,8 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
         .await
     };
     task.abort();
+    prolog::events::declines(events, assignment, past.told());
+    let keeping = past.keep(session.roster(), &results);
     let run = Run {
         assignment,
         scontrol: &scontrol,
@@ -237,7 +244,7 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
         act_until: deadline + ACTING,
     };
     let concluded = conclusion::gate(run, &mut session, progress, deadline + LAST_WORD);
-    let gate = tokio::join!(concluded, meeting::dismiss(worker, events)).0;
+    let gate = tokio::join!(concluded, meeting::dismiss(worker, events), keeping.end(events)).0;
     Checked { gate, met: Some(agent::met(&session)) }
 }
 

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::checks::{self, Context, Support};
+use crate::history::Past;
 use crate::watch::{Stop, Stopping};
 use crate::worker_client::Worker;
 
@@ -37,6 +38,8 @@ pub struct Bench<'b> {
     pub facts: &'b NodeFacts,
     /// What measures; `None`: it could not be started, as the facts say.
     pub worker: Option<&'b mut Worker>,
+    /// What this node remembers of its own results.
+    pub past: &'b mut Past,
     /// When the request's time is over.
     pub deadline: Instant,
 }
@@ -146,8 +149,15 @@ async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Ins
         Ok(numbers) => match numbers.iter().find(|one| !one.value.is_finite()) {
             // JSON has no such number: it would not reach the others.
             Some(broken) => error(ErrorKind::Worker, format!("{}: measured {}", round.check, broken.value)),
-            None if context.parts.is_empty() => Some(NodeOutcome::Measured(finite(numbers))),
-            None => Some(NodeOutcome::Partly { numbers: finite(numbers), parts: context.parts }),
+            None => {
+                let mut numbers = finite(numbers);
+                bench.past.compare(&place.roster, &mut numbers);
+                let parts = context.parts;
+                Some(match parts.is_empty() {
+                    true => NodeOutcome::Measured(numbers),
+                    false => NodeOutcome::Partly { numbers, parts },
+                })
+            }
         },
         Err(error) => {
             if let Some(worker) = bench.worker.as_deref_mut() {

@@ -13,6 +13,7 @@ fn before(outcome: Outcome) -> (Report, String) {
         cluster: "aim".into(),
         check_number: 1,
         engine: Engine::Host,
+        hardware: None,
         started_at: Timestamp::UNIX_EPOCH,
         finished_at: Timestamp::UNIX_EPOCH,
         outcome,

@@ -74,6 +74,9 @@ impl Policy {
                 xid_rows::read(section, &mut policy.runtime.xid, m);
             });
             with(&mut top, "c4d", m, |section, m| c4d_keys::read(section, &mut policy.c4d, m));
+            with(&mut top, "history", m, |section, m| {
+                read_boolean(section, "enabled", &mut policy.history.enabled, m);
+            });
             with(&mut top, "time", m, |section, m| read_time(section, &mut policy.time, m));
             with(&mut top, "network", m, |section, m| read_network(section, &mut policy.network, m));
             with(&mut top, "host", m, |section, m| read_host(section, &mut policy.host, m));
@@ -284,6 +287,7 @@ fn read_paths(section: &mut Section<'_>, paths: &mut Paths, m: &mut Mistakes) {
         choose(&field, &choices, &mut paths.report_owner, m);
     }
     read_path(section, "baseline_dir", PathRule::Absolute, &mut paths.baseline_dir, m);
+    read_path(section, "state_dir", PathRule::Absolute, &mut paths.state_dir, m);
     let is_user = |text: &str| {
         text.len() <= MAX_USER_BYTES
             && text != "root"

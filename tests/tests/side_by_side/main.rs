@@ -12,6 +12,7 @@ mod controller;
 mod drains;
 mod gloo_faults;
 mod gpu_states;
+mod history;
 mod hostile_hellos;
 mod launch_gate;
 mod links_down;
