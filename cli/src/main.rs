@@ -37,16 +37,16 @@ enum Command {
     Report(report::Arguments),
     /// Checks the policy and shows what holds, every default filled in.
     Config,
-    /// Limits: learned from reports, or held against physics.
-    #[command(subcommand)]
-    Baseline(baseline::Command),
-    /// Shows what a node remembers of its own results; on that node, as root.
-    History(history::Arguments),
     /// Returns drained nodes to service: only those that this software drained, and of these only the ones that passed
     /// their checks since. The drain of somebody else, and one to whose reason somebody added something, is left alone.
     ///
     /// Exit code: 0 all nodes were returned, 1 some were left alone, 2 wrong use or Slurm did not answer.
     Undrain(undrain::Arguments),
+    /// Limits: learned from reports, or held against physics.
+    #[command(subcommand)]
+    Baseline(baseline::Command),
+    /// Shows what a node remembers of its own results; on that node, as root.
+    History(history::Arguments),
 }
 
 /// Exit code for a wrong use, a missing file and everything else that keeps the answer from being given.
@@ -64,9 +64,9 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     match arguments.command {
         Command::Report(command) => report::show(&command, &policy),
         Command::Config => config::show(&policy),
+        Command::Undrain(command) => undrain::undrain(&command, &policy),
         Command::Baseline(command) => baseline::run(&command, &policy),
         Command::History(command) => history::show(&command, &policy),
-        Command::Undrain(command) => undrain::undrain(&command, &policy),
     }
 }
 

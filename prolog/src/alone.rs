@@ -15,7 +15,7 @@ use cluster::slurm::scontrol::Scontrol;
 use diag::action::{Decision, JobAction};
 use diag::check::{ALL, CheckName, Scope as Measured};
 use diag::policy::{POLICY_FILE, Policy, Scope};
-use diag::report::{Report, RunId};
+use diag::report::{MeasuredOn, Report, RunId};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -142,7 +142,6 @@ async fn run(wanted: &Wanted) -> Result<Report> {
     let assignment = assignment.on(session.roster());
     meeting::introduce(&mut worker, &session, &events).await;
     let (suite, policy) = (&assignment.suite, &assignment.policy);
-    // A history is of jobs.
     let mut past = Past::none();
     let mut bench =
         Bench { suite, policy, facts: &facts, worker: worker.as_mut(), past: &mut past, deadline };
@@ -155,7 +154,13 @@ async fn run(wanted: &Wanted) -> Result<Report> {
         Ended::Session(error) => Some(error.to_string()),
     };
     let verdict = conclusion::verdict(&assignment, &session, &results, stopped.as_deref());
-    let id = RunId { job_id: 0, check_number: 1, ..conclusion::run_id(&assignment) };
+    let id = RunId {
+        job_id: 0,
+        cluster: assignment.job.cluster.clone(),
+        check_number: 1,
+        engine: assignment.policy.engine,
+        hardware: MeasuredOn::of(&assignment.suite),
+    };
     let nothing = Decision { job: JobAction::Start, drains: Vec::new(), comment: None, notes: Vec::new() };
     Ok(Report::new(&id, session.roster(), &verdict, &nothing, (begun, Timestamp::now())))
 }

@@ -236,17 +236,6 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
     if told { gate } else { gate.untold() }
 }
 
-/// What a report is about.
-pub(crate) fn run_id(assignment: &Assignment) -> RunId {
-    RunId {
-        job_id: assignment.job.job_id,
-        cluster: assignment.job.cluster.clone(),
-        check_number: assignment.check_number(),
-        engine: assignment.policy.engine,
-        hardware: MeasuredOn::of(&assignment.suite),
-    }
-}
-
 /// Has the decision carried out, and takes down in the report what came of it.
 async fn carried_out(
     run: &Run<'_>,
@@ -267,6 +256,16 @@ async fn carried_out(
         run.events.event(&line, true);
     }
     applied
+}
+
+fn run_id(assignment: &Assignment) -> RunId {
+    RunId {
+        job_id: assignment.job.job_id,
+        cluster: assignment.job.cluster.clone(),
+        check_number: assignment.check_number(),
+        engine: assignment.policy.engine,
+        hardware: MeasuredOn::of(&assignment.suite),
+    }
 }
 
 /// Leaves the report and the event; the lines for the user.

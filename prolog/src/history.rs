@@ -141,11 +141,17 @@ fn clocks(gpu: &GpuReading) -> Option<String> {
 }
 
 impl Past {
-    /// Of a run that remembers nothing and leaves nothing.
+    /// Of a check that is no job's: nothing is held against it, and nothing kept.
     #[must_use]
     pub fn none() -> Self {
-        let (folder, kept) = (PathBuf::new(), Kept::new());
-        Self { here: None, folder, job_id: 0, kept, seen: BTreeSet::new(), told: Vec::new() }
+        Self {
+            here: None,
+            folder: PathBuf::new(),
+            job_id: 0,
+            kept: Kept::new(),
+            seen: BTreeSet::new(),
+            told: Vec::new(),
+        }
     }
 
     /// Adds to the numbers of this node what its history says of them: a note each, once in a job.

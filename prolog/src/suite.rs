@@ -152,9 +152,10 @@ async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Ins
             None => {
                 let mut numbers = finite(numbers);
                 bench.past.compare(&place.roster, &mut numbers);
-                Some(match context.parts {
-                    parts if parts.is_empty() => NodeOutcome::Measured(numbers),
-                    parts => NodeOutcome::Partly { numbers, parts },
+                let parts = context.parts;
+                Some(match parts.is_empty() {
+                    true => NodeOutcome::Measured(numbers),
+                    false => NodeOutcome::Partly { numbers, parts },
                 })
             }
         },
