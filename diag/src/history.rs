@@ -217,8 +217,7 @@ impl Here {
     pub fn entries(&self, roster: &Roster, results: &[RoundResult], job_id: u32) -> Vec<(Key, Entry)> {
         let mut values: BTreeMap<Key, (Vec<f64>, Entry)> = BTreeMap::new();
         for result in results.iter().filter(|result| result.round.mode == Mode::Full) {
-            let Some(NodeOutcome::Measured(numbers)) = result.outcomes.get(&self.me) else { continue };
-            for one in numbers {
+            for one in result.outcomes.get(&self.me).map_or(&[][..], NodeOutcome::numbers) {
                 let Some((key, with)) = self.key(roster, one) else { continue };
                 let setting = self.setting_of(&one.subject);
                 let entry = Entry { at: one.finished_at, job_id, value: one.value, with, setting };

@@ -248,5 +248,10 @@ fn a_number_of_several_windows_is_kept_once() {
     let [(key, entry)] = kept.as_slice() else { panic!("{kept:?}") };
     assert_eq!((key.part.as_str(), entry.value, entry.job_id), ("GPU-x", 2.0, 7));
     assert_eq!(entry.setting.clocks, "1980 MHz");
+    // So are the numbers of a node some of whose parts have none.
+    let mut partly = result(4.0);
+    let numbers = vec![measured(gpu, Metric::Flops, 4.0)];
+    partly.outcomes.insert(1, NodeOutcome::Partly { numbers, parts: Vec::new() });
+    assert_eq!(here(1).entries(&roster(2), &[partly], 7).len(), 1);
     assert_eq!(here(1).setting_of(&Subject::Node { node: 1 }).clocks, "1200 MHz; 1980 MHz");
 }
