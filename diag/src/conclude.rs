@@ -100,6 +100,9 @@ fn meeting(suite: &Suite, roster: &Roster) -> Vec<Finding> {
 /// Says of a node at fault in which checks of the same phase it was fine: one fault that only some traffic meets
 /// is one verdict, not a contradiction.
 fn explain_disagreements(findings: &mut [Finding]) {
+    if !findings.iter().any(Finding::is_part_fault) {
+        return;
+    }
     let passed: Vec<(CheckName, Vec<NodeId>)> = findings
         .iter()
         .filter(|one| one.status == Status::Pass)

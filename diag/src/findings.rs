@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::{CheckName, Phase};
 use crate::facts::{NodeId, Roster};
-use crate::judge::{Evidence, Look, Sight, always_missed};
 use crate::localise::{Pair, PairState};
+use crate::look::{Evidence, Look, Shows, Sight, View, always_missed};
 use crate::measurement::{ErrorKind, Metric, Subject};
 use crate::plan::{Channel, CheckState, Shown};
 use crate::round::Purpose;
@@ -117,19 +117,28 @@ fn of_nodes(
     failed: &BTreeSet<NodeId>,
     flaky: &BTreeSet<NodeId>,
 ) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for &node in &state.nodes {
-        let looks: Vec<&Look> = state.looks.iter().filter(|look| look.group == [node]).collect();
-        let measured = looks.iter().any(|look| matches!(look.sight, Sight::Fine | Sight::Miss));
-        if !measured || state.errors.contains_key(&node) || state.lost.contains_key(&node) {
-            continue;
+    let mut by_node: BTreeMap<NodeId, Vec<&Look>> = BTreeMap::new();
+    for look in &state.looks {
+        if let [node] = look.group[..] {
+            by_node.entry(node).or_default().push(look);
         }
-        let parts: BTreeSet<Subject> =
-            looks.iter().flat_map(|look| &look.evidence).map(|one| Look::part(node, one)).collect();
+    }
+    by_node.retain(|node, looks| {
+        let measured = looks.iter().any(|look| matches!(look.sight, Sight::Fine | Sight::Miss));
+        let able = !state.errors.contains_key(node) && !state.lost.contains_key(node);
+        measured && able && state.nodes.contains(node)
+    });
+    let mut findings = Vec::new();
+    for (node, looks) in by_node {
+        let views: Vec<BTreeMap<Subject, View<'_>>> = looks.iter().map(|look| look.by_part(node)).collect();
+        let parts: BTreeSet<&Subject> = views.iter().flat_map(BTreeMap::keys).collect();
         for part in parts {
-            let looks: Vec<Look> = looks.iter().map(|look| look.on_part(node, &part)).collect();
-            let looks: Vec<&Look> = looks.iter().collect();
-            findings.push(of_part(roster, state, &part, &looks, failed, flaky));
+            let mine: Vec<View<'_>> = looks
+                .iter()
+                .zip(&views)
+                .map(|(look, views)| views.get(part).cloned().unwrap_or_else(|| look.of_none()))
+                .collect();
+            findings.push(of_part(roster, state, part, &mine.iter().collect::<Vec<_>>(), failed, flaky));
         }
     }
     findings
@@ -140,20 +149,19 @@ fn of_part(
     roster: &Roster,
     state: &CheckState,
     part: &Subject,
-    looks: &[&Look],
+    looks: &[&View<'_>],
     failed: &BTreeSet<NodeId>,
     flaky: &BTreeSet<NodeId>,
 ) -> Finding {
     let of = |nodes: &BTreeSet<NodeId>| part.nodes().iter().any(|node| nodes.contains(node));
-    let windows: Vec<&Look> =
-        looks.iter().filter(|look| matches!(look.sight, Sight::Fine | Sight::Miss)).copied().collect();
-    let missed = looks.iter().filter(|look| look.sight == Sight::Miss).count();
+    let windows: Vec<&View<'_>> = looks.iter().filter(|look| look.shows != Shows::Nothing).copied().collect();
+    let missed = looks.iter().filter(|look| look.shows == Shows::Miss).count();
     let name = wording::subject(roster, part);
     if of(failed) && !always_missed(&windows).is_empty() {
         let words = |one: &Evidence| wording::node_failed(&name, state.check, one, windows.len());
         from_looks(state.check, Status::Fail, Some(FaultClass::Part), part.clone(), looks, words)
     } else if let Some((look, tie)) = tie(looks) {
-        let look = Look { sight: Sight::Miss, evidence: vec![tie.clone()], ..look.clone() };
+        let look = look.of_one(tie);
         let words = |one: &Evidence| wording::tied(&name, state.check, one);
         from_looks(state.check, Status::Suspect, None, part.clone(), &[&look], words)
     } else if of(flaky) && missed > 0 && state.next.is_some() {
@@ -166,9 +174,9 @@ fn of_part(
 }
 
 /// What of the last look differs from its like, and nobody knows which of them is right.
-fn tie<'l>(looks: &[&'l Look]) -> Option<(&'l Look, &'l Evidence)> {
-    let last = looks.iter().rfind(|look| matches!(look.sight, Sight::Fine | Sight::Miss))?;
-    last.evidence.iter().find(|one| one.tied).map(|tie| (*last, tie))
+fn tie<'v, 'l>(looks: &[&'v View<'l>]) -> Option<(&'v View<'l>, &'l Evidence)> {
+    let last = looks.iter().rfind(|look| look.shows != Shows::Nothing)?;
+    last.evidence.iter().find(|one| one.tied).map(|tie| (*last, *tie))
 }
 
 /// What pairs showed, channel by channel.
@@ -208,10 +216,10 @@ fn bad_node(
     subject: Subject,
     node: NodeId,
     partners: &[NodeId],
-    looks: &[Look],
+    looks: &[View<'_>],
 ) -> Finding {
-    let missed: Vec<&Look> =
-        looks.iter().filter(|look| look.group.contains(&node) && look.sight == Sight::Miss).collect();
+    let missed: Vec<&View<'_>> =
+        looks.iter().filter(|look| look.group.contains(&node) && look.shows == Shows::Miss).collect();
     let names: Vec<&str> = partners.iter().map(|other| roster.name(*other)).collect();
     let class = class_of(&missed, FaultClass::Part);
     let mut finding = match blocked_way(&missed, node).filter(|_| class == FaultClass::Config) {
@@ -232,7 +240,7 @@ fn bad_node(
 
 /// Two nodes that are fine with others and not with each other. Where every miss is a port that can't be reached, the
 /// finding is about the way: a setting, no link.
-fn bad_link(check: CheckName, (a, b): Pair, names: (&str, &str), looks: &[&Look]) -> Finding {
+fn bad_link(check: CheckName, (a, b): Pair, names: (&str, &str), looks: &[&View<'_>]) -> Finding {
     let class = class_of(looks, FaultClass::Link);
     match blocked_way(looks, b).filter(|_| class == FaultClass::Config) {
         Some(look) => {
@@ -248,29 +256,32 @@ fn bad_link(check: CheckName, (a, b): Pair, names: (&str, &str), looks: &[&Look]
 }
 
 /// The miss that shows best which ports of `node` are closed: on the way to it, else on the way from it.
-fn blocked_way(missed: &[&Look], node: NodeId) -> Option<Look> {
+fn blocked_way<'l>(missed: &[&View<'l>], node: NodeId) -> Option<View<'l>> {
     let ways = || missed.iter().flat_map(|look| look.misses().map(move |one| (*look, one)));
     let inward = |one: &Evidence| matches!(one.subject, Subject::Path { to, .. } if to == node);
     let (look, one) = ways().find(|(_, one)| inward(one)).or_else(|| ways().next())?;
-    Some(Look { evidence: vec![one.clone()], ..look.clone() })
+    Some(look.of_one(one))
 }
 
 fn of_pairs(
     roster: &Roster,
     state: &CheckState,
     channel: Channel,
-    looks: &[Look],
+    looks: &[View<'_>],
     pairs: &PairState,
     failed: &BTreeSet<NodeId>,
 ) -> Vec<Finding> {
     let check = state.check;
     let mut findings = Vec::new();
-    let groups: BTreeSet<&[NodeId]> = looks.iter().map(|look| look.group.as_slice()).collect();
-    for group in groups {
-        let &[a, b] = group else { continue };
-        let looks: Vec<&Look> = looks.iter().filter(|look| look.group == group).collect();
-        let missed = looks.iter().any(|look| look.sight == Sight::Miss);
-        let fine = looks.iter().any(|look| look.sight == Sight::Fine);
+    let mut by_pair: BTreeMap<Pair, Vec<&View<'_>>> = BTreeMap::new();
+    for look in looks {
+        if let [a, b] = *look.group {
+            by_pair.entry((a, b)).or_default().push(look);
+        }
+    }
+    for ((a, b), looks) in by_pair {
+        let missed = looks.iter().any(|look| look.shows == Shows::Miss);
+        let fine = looks.iter().any(|look| look.shows == Shows::Fine);
         let names = (roster.name(a), roster.name(b));
         let explained = failed.contains(&a) || failed.contains(&b);
         if pairs.links.contains(&(a, b)) && !explained {
@@ -329,13 +340,13 @@ fn of_all(
     let explained = culprits.iter().any(|one| matches!(one.status, Status::Fail | Status::Suspect));
     let mut findings = Vec::new();
     for rail in channels {
-        let looks: Vec<Look> = together
+        let looks: Vec<View<'_>> = together
             .clone()
-            .map(|look| rail.map_or_else(|| look.clone(), |rail| look.on_rail(rail)))
+            .map(|look| rail.map_or_else(|| look.whole(), |rail| look.on_rail(rail)))
             .collect();
-        let looks: Vec<&Look> = looks.iter().collect();
+        let looks: Vec<&View<'_>> = looks.iter().collect();
         let subject = rail.map_or(Subject::Fabric, |rail| Subject::FabricRail { rail });
-        let bad = looks.iter().filter(|look| look.sight == Sight::Miss).count();
+        let bad = looks.iter().filter(|look| look.shows == Shows::Miss).count();
         let size = state.nodes.len();
         findings.push(if bad == 0 || (misses == 1 && state.next.is_none()) {
             let words = |one: &Evidence| wording::all_fine(size, check, one, bad > 0);
@@ -364,7 +375,7 @@ fn undecided(
     pairs: &PairState,
     (a, b): (NodeId, NodeId),
     names: (&str, &str),
-    looks: &[&Look],
+    looks: &[&View<'_>],
 ) -> Finding {
     let check = state.check;
     let blocked = class_of(looks, FaultClass::Part) == FaultClass::Config;
@@ -383,7 +394,7 @@ fn undecided(
 }
 
 /// `Config` where every miss is a port that could not be reached, else `other`.
-fn class_of(looks: &[&Look], other: FaultClass) -> FaultClass {
+fn class_of(looks: &[&View<'_>], other: FaultClass) -> FaultClass {
     let mut misses = looks.iter().flat_map(|look| look.misses()).peekable();
     let blocked = misses.peek().is_some() && misses.all(|one| one.metric == Metric::Reachable);
     if blocked { FaultClass::Config } else { other }
@@ -395,29 +406,29 @@ fn from_looks(
     status: Status,
     class: Option<FaultClass>,
     subject: Subject,
-    looks: &[&Look],
+    looks: &[&View<'_>],
     words: impl Fn(&Evidence) -> String,
 ) -> Finding {
     let mut finding = Finding { class, ..blank(Some(check), status, subject, String::new()) };
     // A pass is shown by a look that was fine, a fault by one that was not.
-    let wanted = if status == Status::Pass { Sight::Fine } else { Sight::Miss };
-    let wanted: Vec<&Look> = looks.iter().filter(|look| look.sight == wanted).copied().collect();
+    let wanted = if status == Status::Pass { Shows::Fine } else { Shows::Miss };
+    let wanted: Vec<&View<'_>> = looks.iter().filter(|look| look.shows == wanted).copied().collect();
     // What missed each time says more than what missed once.
     let always = always_missed(&wanted);
     let weight = |one: &Evidence| (always.contains(&one.number()), strain(one));
-    let shown = wanted.iter().flat_map(|look| look.evidence.iter().map(move |one| (look, one)));
+    let shown = wanted.iter().flat_map(|look| look.evidence.iter().map(move |one| (*look, *one)));
     let heavier = |one: (bool, f64), other: (bool, f64)| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1));
     let Some((look, decisive)) = shown.max_by(|one, other| heavier(weight(one.1), weight(other.1))) else {
         finding.message = format!("{check}: no number to show");
         return finding;
     };
-    let same = |one: &&Evidence| (one.metric, one.bytes) == (decisive.metric, decisive.bytes);
+    let same = |one: &&&Evidence| (one.metric, one.bytes) == (decisive.metric, decisive.bytes);
     let all = || looks.iter().flat_map(|look| &look.evidence).filter(same);
     finding.metric = Some(decisive.metric);
     finding.value = Some(decisive.value);
     finding.bytes = decisive.bytes;
     finding.rates = rates(look, &decisive.subject);
-    finding.limit.clone_from(&decisive.limit);
+    finding.limit = decisive.limit.as_deref().cloned();
     finding.median = decisive.median;
     finding.samples = all().map(|one| one.value).collect();
     finding.started_at = all().map(|one| one.started_at).min();
@@ -430,8 +441,8 @@ fn from_looks(
 }
 
 /// What was measured of a subject at several sizes or in several precisions.
-fn rates(look: &Look, subject: &Subject) -> Vec<Rate> {
-    let apart = |one: &&Evidence| one.bytes.is_some() || one.metric != Metric::Busbw;
+fn rates(look: &View<'_>, subject: &Subject) -> Vec<Rate> {
+    let apart = |one: &&&Evidence| one.bytes.is_some() || one.metric != Metric::Busbw;
     let of_subject = look.evidence.iter().filter(|one| one.subject == *subject && one.metric.is_rate());
     let rates: Vec<Rate> = of_subject
         .filter(apart)
@@ -439,7 +450,7 @@ fn rates(look: &Look, subject: &Subject) -> Vec<Rate> {
             metric: one.metric,
             bytes: one.bytes,
             value: one.value,
-            limit: one.limit.clone(),
+            limit: one.limit.as_deref().cloned(),
             median: one.median,
             miss: one.miss,
         })

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chance::{Weight, misses_to_blame, scatters, share};
 use crate::facts::NodeId;
-use crate::judge::{Look, Sight};
+use crate::look::{Shows, View};
 use crate::measurement::Metric;
 use crate::round::Purpose;
 
@@ -67,12 +67,12 @@ struct Odds {
 }
 
 impl Odds {
-    fn of(looks: &[Look], good: &BTreeSet<NodeId>, channels: usize) -> Self {
-        let scattering = |look: &Look| look.evidence.iter().filter(|one| scatters(one)).count();
+    fn of(looks: &[View<'_>], good: &BTreeSet<NodeId>, channels: usize) -> Self {
+        let scattering = |look: &View<'_>| look.evidence.iter().filter(|one| scatters(one)).count();
         let numbers: usize = looks.iter().map(scattering).sum();
         // A pair that missed though both of its nodes are fine with others met a slow moment, or is a bad link.
-        let both_good = |look: &&Look| look.group.iter().all(|node| good.contains(node));
-        let missed = looks.iter().filter(both_good).flat_map(Look::misses);
+        let both_good = |look: &&View<'_>| look.group.iter().all(|node| good.contains(node));
+        let missed = looks.iter().filter(both_good).flat_map(View::misses);
         let passing = missed.filter(|one| scatters(one)).count();
         // Each pair's number speaks against either node.
         Self { numbers: 2 * numbers * channels, share: share(passing, numbers) }
@@ -87,7 +87,7 @@ impl Odds {
 /// Puts the looks of a pair check together, of one channel of `channels`. `nodes` are those that can still take part;
 /// `opening` is how many rounds the check makes whatever they show, so that meetings are counted from there.
 #[must_use]
-pub fn pairs(nodes: &BTreeSet<NodeId>, looks: &[Look], opening: usize, channels: usize) -> PairState {
+pub fn pairs(nodes: &BTreeSet<NodeId>, looks: &[View<'_>], opening: usize, channels: usize) -> PairState {
     let seen = tally(looks);
     let mut state = PairState { good: nodes_where(&seen, |seen| seen.fine > 0), ..PairState::default() };
     let odds = Odds::of(looks, &state.good, channels);
@@ -162,20 +162,20 @@ fn blame_where_links_meet(state: &mut PairState) {
     }
 }
 
-fn tally(looks: &[Look]) -> BTreeMap<Pair, Seen> {
+fn tally(looks: &[View<'_>]) -> BTreeMap<Pair, Seen> {
     let mut seen: BTreeMap<Pair, Seen> = BTreeMap::new();
     for look in looks {
-        let &[a, b] = look.group.as_slice() else { continue };
+        let &[a, b] = look.group else { continue };
         let entry = seen.entry((a.min(b), a.max(b))).or_default();
-        match look.sight {
-            Sight::Fine => entry.fine += 1,
-            Sight::Miss => {
+        match look.shows {
+            Shows::Fine => entry.fine += 1,
+            Shows::Miss => {
                 let missed: Missed =
                     look.misses().map(|one| ((one.metric, one.bytes), Weight::of(one))).collect();
                 entry.always = if entry.miss == 0 { missed } else { in_both(&entry.always, &missed) };
                 entry.miss += 1;
             }
-            Sight::Error(..) | Sight::Lost(..) => {}
+            Shows::Nothing => {}
         }
     }
     seen

@@ -152,6 +152,22 @@ impl Subject {
         }
     }
 
+    /// The nodes of [`Self::nodes`], the lower one first; twice the same where there is one.
+    #[must_use]
+    pub fn ends(&self) -> Option<(NodeId, NodeId)> {
+        match *self {
+            Self::Node { node }
+            | Self::Gpu { node, .. }
+            | Self::Nic { node, .. }
+            | Self::Rail { node, .. } => Some((node, node)),
+            Self::Pair { a, b }
+            | Self::PairRail { a, b, .. }
+            | Self::Link { a, b }
+            | Self::Path { from: a, to: b } => Some((a.min(b), a.max(b))),
+            Self::Fabric | Self::FabricRail { .. } | Self::Run => None,
+        }
+    }
+
     /// The rail, where the subject is a rail's.
     #[must_use]
     pub fn rail(&self) -> Option<u32> {

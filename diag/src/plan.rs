@@ -7,9 +7,10 @@ use crate::chance::{Weight, misses_to_blame, scatters, share};
 use crate::check::{CheckName, Phase, Scope};
 use crate::facts::{Engine, NodeFacts, NodeId, Roster};
 use crate::gpu_facts::FactKind;
-use crate::judge::{Evidence, Look, Sight, Suite, looks};
+use crate::judge::{Suite, looks};
 use crate::localise::{PairState, pairs};
-use crate::measurement::{CheckError, Metric, Subject};
+use crate::look::{Evidence, Look, Number, Sight, View};
+use crate::measurement::CheckError;
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
 
 /// Windows in which a node must have missed at least before it is at fault. Nodes that share a machine, and busy ones,
@@ -56,14 +57,13 @@ pub struct Channel {
 impl Channel {
     /// The looks at pairs of nodes as this channel shows them.
     #[must_use]
-    pub fn looks(self, looks: &[Look]) -> Vec<Look> {
-        let pairs = looks.iter().filter(|look| look.mode == self.mode && look.group.len() == 2);
-        pairs
-            .map(|look| match self.rail {
-                Some(rail) => look.on_rail(rail),
-                None => look.clone(),
-            })
-            .collect()
+    pub fn looks(self, looks: &[Look]) -> Vec<View<'_>> {
+        self.of(looks.iter())
+    }
+
+    fn of<'l>(self, looks: impl Iterator<Item = &'l Look>) -> Vec<View<'l>> {
+        let pairs = looks.filter(|look| look.mode == self.mode && look.group.len() == 2);
+        pairs.map(|look| self.rail.map_or_else(|| look.whole(), |rail| look.on_rail(rail))).collect()
     }
 }
 
@@ -229,9 +229,6 @@ fn round(check: CheckName, purpose: Purpose, mode: Mode, groups: Vec<Vec<NodeId>
     (!groups.is_empty()).then_some(Round { index: 0, check, purpose, mode, groups })
 }
 
-/// Like with like: two GPUs that each had a slow moment are not one that is slow, and neither are two sizes.
-type Number = (Subject, Metric, Option<u64>);
-
 /// Every node measures by itself; after a miss all measure again at once, so that the windows are alike. Who misses
 /// in every one of them is at fault.
 fn of_nodes(
@@ -299,7 +296,7 @@ fn of_pairs(
         .into_iter()
         .flat_map(|mode| {
             let own = opening.iter().filter(|(other, _)| *other == mode).count();
-            let channels = channels(mode, looks);
+            let channels = channels(mode, looks.iter());
             let count = channels.len();
             channels.into_iter().map(move |channel| (channel, own, count))
         })
@@ -339,15 +336,15 @@ fn of_all(
         (2.., false) if able.len() > 2 => {}
         _ => return (shown(Vec::new()), None),
     }
-    let met: Vec<Look> = looks.iter().filter(|look| look.purpose == Purpose::Localise).cloned().collect();
+    let met = || looks.iter().filter(|look| look.purpose == Purpose::Localise);
     let opening = ring_edges(able);
-    let channels = channels(Mode::Full, &met);
+    let channels = channels(Mode::Full, met());
     let count = channels.len();
     let states: Vec<(Channel, PairState)> = channels
         .into_iter()
-        .map(|channel| (channel, pairs(able, &channel.looks(&met), opening.len(), count)))
+        .map(|channel| (channel, pairs(able, &channel.of(met()), opening.len(), count)))
         .collect();
-    let meetings: BTreeSet<u32> = met.iter().map(|look| look.round).collect();
+    let meetings: BTreeSet<u32> = met().map(|look| look.round).collect();
     let next = match opening.into_iter().nth(meetings.len()) {
         Some(groups) => round(check, Purpose::Localise, Mode::Full, groups),
         // Whatever they are for, pairs of an all-node check are there to find a culprit.
@@ -363,7 +360,7 @@ fn misses(together: &[&Look], rounds: usize) -> usize {
     if rounds >= MAX_SPOILT_ROUNDS {
         return missed.count();
     }
-    let mut often: BTreeMap<(Subject, Metric, Option<u64>), usize> = BTreeMap::new();
+    let mut often: BTreeMap<Number, usize> = BTreeMap::new();
     for look in missed {
         for number in look.misses().map(Evidence::number).collect::<BTreeSet<_>>() {
             *often.entry(number).or_default() += 1;
@@ -373,9 +370,8 @@ fn misses(together: &[&Look], rounds: usize) -> usize {
 }
 
 /// The rails that the looks of a mode tell apart, else the mode as a whole.
-fn channels(mode: Mode, looks: &[Look]) -> Vec<Channel> {
+fn channels<'l>(mode: Mode, looks: impl Iterator<Item = &'l Look>) -> Vec<Channel> {
     let rails: BTreeSet<u32> = looks
-        .iter()
         .filter(|look| look.mode == mode && look.group.len() == 2)
         .flat_map(|look| look.evidence.iter().filter_map(|one| one.subject.rail()))
         .collect();

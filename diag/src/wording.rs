@@ -2,7 +2,8 @@
 
 use crate::check::CheckName;
 use crate::facts::Roster;
-use crate::judge::{Evidence, worse};
+use crate::judge::worse;
+use crate::look::Evidence;
 use crate::measurement::{Metric, Subject};
 use crate::verdict::{Finding, Limit, Outcome, Rate, Status};
 
@@ -107,7 +108,7 @@ pub fn subject(roster: &Roster, subject: &Subject) -> String {
 fn against(one: &Evidence) -> String {
     let mut text = match one.metric {
         Metric::Correct => format!("only {} of the results are right", quantity(one.metric, one.value)),
-        Metric::Reachable => one.detail.clone(),
+        Metric::Reachable => one.detail.to_string(),
         _ => format!("{}{}", quantity(one.metric, one.value), which(one.metric, one.bytes)),
     };
     if let Some(limit) = limit(one) {
@@ -125,7 +126,7 @@ fn against(one: &Evidence) -> String {
 
 /// The limit where it says something: shares of right results and of reached ports have an obvious one.
 fn limit(one: &Evidence) -> Option<&Limit> {
-    one.limit.as_ref().filter(|_| !matches!(one.metric, Metric::Correct | Metric::Reachable))
+    one.limit.as_deref().filter(|_| !matches!(one.metric, Metric::Correct | Metric::Reachable))
 }
 
 /// What a reader of the whole report also wants to know, in brackets at the end of a message: where the limit comes
@@ -133,7 +134,7 @@ fn limit(one: &Evidence) -> Option<&Limit> {
 fn background(one: &Evidence) -> String {
     let mut parts = Vec::new();
     parts.extend(limit(one).map(|limit| format!("limit: {}", limit.source)));
-    parts.extend((!one.detail.is_empty() && one.metric != Metric::Reachable).then(|| one.detail.clone()));
+    parts.extend((!one.detail.is_empty() && one.metric != Metric::Reachable).then(|| one.detail.to_string()));
     if parts.is_empty() { String::new() } else { format!(" [{}]", parts.join("; ")) }
 }
 
