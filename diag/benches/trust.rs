@@ -40,7 +40,8 @@ fn main() -> ExitCode {
         right &= cost::table();
     }
     if argument("singles", 1) > 0 {
-        right &= faults::singles(argument("places", 50));
+        right &= faults::singles(argument("places", 50), false);
+        right &= faults::singles(argument("places", 50), true);
     }
     right &= faults::pairs(count("pairs", 2000));
     if count("curve", 200) > 0 {

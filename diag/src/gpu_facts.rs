@@ -13,6 +13,7 @@ mod known;
 mod links;
 mod load;
 mod machine;
+pub(crate) mod network;
 mod pcie;
 mod ports;
 pub mod reading;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::baseline::{Baselines, Conditions};
 use crate::check::CheckName;
 use crate::facts::{Engine, NodeId, Roster, RosterEntry};
-use crate::gpu_facts::{self, Fact};
+use crate::gpu_facts::{self, Fact, FactKind};
 use crate::look::{Evidence, Look, Sight};
 use crate::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use crate::round::{NodeOutcome, Round, RoundResult};
@@ -34,6 +34,8 @@ pub struct Hardware {
     pub gpu: Option<String>,
     /// GPUs of each node, if all have as many.
     pub gpus: Option<u32>,
+    /// Ports of each node for its GPUs' traffic, such as `8x400`, if all nodes that can be measured have the same.
+    pub network: Option<String>,
     /// Whether NVLink multicast may be used.
     pub nvls: bool,
     /// RDMA devices that the policy names: they are in use.
@@ -65,7 +67,9 @@ impl Suite {
         let kinds = (0..).zip(&roster.nodes).filter_map(|(node, entry)| Some((node, kind(entry)?))).collect();
         let rdma = self.hardware.rdma.clone();
         let facts = gpu_facts::of_roster(roster, &rdma);
-        let hardware = Hardware { gpu: only(&models), gpus, nvls: self.hardware.nvls, rdma, facts, kinds };
+        let network = network(roster, &rdma, &facts);
+        let hardware =
+            Hardware { gpu: only(&models), gpus, network, nvls: self.hardware.nvls, rdma, facts, kinds };
         Self { hardware, ..self.clone() }
     }
 
@@ -81,12 +85,24 @@ impl Suite {
             gpus: self.hardware.gpus,
             bytes,
             nvls: (self.engine == Engine::Cuda).then_some(self.hardware.nvls),
-            network: None,
+            network: self.hardware.network.as_deref(),
         };
         // Right results need no file.
         let nothing = Baselines::empty(self.engine);
         file.unwrap_or(&nothing).limit_at(check, metric, &conditions)
     }
+}
+
+/// What ports the nodes have for their GPUs' traffic, where those that are not known to be at fault have the same: one that
+/// lacks a port sits out, and the limits hold for the others.
+fn network(roster: &Roster, named: &BTreeSet<String>, facts: &[Fact]) -> Option<String> {
+    let faults = facts.iter().filter(|fact| fact.kind == FactKind::Fault);
+    let out: BTreeSet<NodeId> = faults.flat_map(|fact| fact.subject.nodes()).collect();
+    let known = |node: NodeId| Some(&roster.nodes.get(node as usize)?.joined.as_ref()?.facts.known.compared);
+    let able = roster.able().filter(|node| !out.contains(node));
+    let all: BTreeSet<Option<String>> =
+        able.map(|node| gpu_facts::network::called(known(node)?, named)).collect();
+    all.first().filter(|_| all.len() == 1).cloned().flatten()
 }
 
 /// Judges the rounds of one check: one look a group, in the rounds' order.

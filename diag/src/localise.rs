@@ -4,7 +4,8 @@
 //! A node is at fault when it missed with two different partners that are each fine with somebody, and missed the same
 //! number often enough, with each of them, that it is no chance ([`crate::chance`]): in a small job, and when it is off by
 //! more than half, the two are enough. A link is at fault when its two nodes are each fine with others and miss with each other as often, and
-//! at least twice. Rank 0 is a node like any other.
+//! at least twice. Rank 0 is a node like any other. Where it is known who is below which leaf switch, what a leaf explains is
+//! no node's and no link's ([`crate::switches`]), and a node that is the only one below its leaf can't be told from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +14,8 @@ use crate::facts::NodeId;
 use crate::look::{Shows, View};
 use crate::measurement::Metric;
 use crate::round::Purpose;
+use crate::switches::Switches;
+use crate::topology::{LeafId, Leaves};
 
 /// Partners that are fine with somebody and with which a node must have missed before it is at fault.
 const PARTNERS_TO_BLAME: usize = 2;
@@ -36,6 +39,13 @@ pub struct PairState {
     pub bad: BTreeMap<NodeId, Vec<NodeId>>,
     /// Links at fault.
     pub links: BTreeSet<Pair>,
+    /// Nodes that would be at fault, and are the only ones below their leaf, with the good partners that they missed with:
+    /// leaf and node can't be told apart.
+    pub alone: BTreeMap<NodeId, Vec<NodeId>>,
+    /// Leaves at fault; several in one: which of them, or what joins them, is not known.
+    pub switches: Vec<Vec<LeafId>>,
+    /// Pairs whose misses those leaves explain.
+    pub explained: BTreeSet<Pair>,
     /// Pairs that missed once and were fine the next time.
     pub flaky: BTreeSet<Pair>,
     /// Nodes that missed and can't be told apart from their partners.
@@ -48,30 +58,33 @@ pub struct PairState {
 
 /// What misses of different looks confirm each other by: a quantity and a size of messages. Each with what the least of
 /// its misses is worth.
-type Missed = BTreeMap<(Metric, Option<u64>), Weight>;
+pub(crate) type Missed = BTreeMap<(Metric, Option<u64>), Weight>;
 
 /// What was seen of one pair, all rounds together.
 #[derive(Debug, Clone, Default)]
-struct Seen {
-    fine: u32,
-    miss: usize,
+pub(crate) struct Seen {
+    pub(crate) fine: u32,
+    pub(crate) miss: usize,
     /// What missed in every look that missed.
-    always: Missed,
+    pub(crate) always: Missed,
 }
 
 /// How many numbers the checks of pairs have, and how often they come and go by themselves.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Odds {
+pub(crate) struct Odds {
     numbers: usize,
     share: f64,
 }
 
 impl Odds {
-    fn of(looks: &[View<'_>], good: &BTreeSet<NodeId>, channels: usize) -> Self {
+    fn of(looks: &[View<'_>], good: &BTreeSet<NodeId>, channels: usize, switches: &Switches<'_>) -> Self {
         let scattering = |look: &View<'_>| look.evidence.iter().filter(|one| scatters(one)).count();
         let numbers: usize = looks.iter().map(scattering).sum();
         // A pair that missed though both of its nodes are fine with others met a slow moment, or is a bad link.
-        let both_good = |look: &&View<'_>| look.group.iter().all(|node| good.contains(node));
+        let both_good = |look: &&View<'_>| match *look.group {
+            [a, b] => good.contains(&a) && good.contains(&b) && !switches.may_explain(ordered(a, b)),
+            _ => false,
+        };
         let missed = looks.iter().filter(both_good).flat_map(View::misses);
         let passing = missed.filter(|one| scatters(one)).count();
         // Each pair's number speaks against either node.
@@ -79,18 +92,37 @@ impl Odds {
     }
 
     /// Whether so many misses of the same numbers are more than chance.
-    fn exclude(self, missed: &Missed, misses: usize) -> bool {
+    pub(crate) fn exclude(self, missed: &Missed, misses: usize) -> bool {
         missed.values().any(|weight| misses >= misses_to_blame(*weight, self.numbers, self.share))
     }
 }
 
-/// Puts the looks of a pair check together, of one channel of `channels`. `nodes` are those that can still take part;
-/// `opening` is how many rounds the check makes whatever they show, so that meetings are counted from there.
+/// What putting looks together depends on beside them.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting<'s> {
+    /// Nodes that can still take part.
+    pub nodes: &'s BTreeSet<NodeId>,
+    /// Who is below which leaf switch.
+    pub leaves: &'s Leaves,
+    /// How many rounds the check makes whatever they show: meetings are counted from there.
+    pub opening: usize,
+    /// How many channels the check has.
+    pub channels: usize,
+}
+
+/// Puts the looks of a pair check together, of one channel.
 #[must_use]
-pub fn pairs(nodes: &BTreeSet<NodeId>, looks: &[View<'_>], opening: usize, channels: usize) -> PairState {
-    let seen = tally(looks);
-    let mut state = PairState { good: nodes_where(&seen, |seen| seen.fine > 0), ..PairState::default() };
-    let odds = Odds::of(looks, &state.good, channels);
+pub fn pairs(looks: &[View<'_>], Setting { nodes, leaves, opening, channels }: Setting<'_>) -> PairState {
+    let mut seen = tally(looks);
+    let good = nodes_where(&seen, |seen| seen.fine > 0);
+    let mut switches = Switches::of(leaves, nodes, &seen);
+    let odds = Odds::of(looks, &good, channels, &switches);
+    switches.settle(odds);
+    let mut state = PairState { good, switches: switches.struck.clone(), ..PairState::default() };
+    if !state.switches.is_empty() {
+        state.explained = seen.keys().filter(|pair| switches.explains(**pair, &seen)).copied().collect();
+        seen.retain(|pair, _| !state.explained.contains(pair));
+    }
     let missed = nodes_where(&seen, |seen| seen.miss > 0);
     let mut suspected: BTreeSet<NodeId> = BTreeSet::new();
     for node in missed.difference(&state.good) {
@@ -119,18 +151,23 @@ pub fn pairs(nodes: &BTreeSet<NodeId>, looks: &[View<'_>], opening: usize, chann
         }
     }
     blame_where_links_meet(&mut state);
+    // What a leaf at fault explains is not open, unless a node below it has missed with another one there.
+    let left = |node: &NodeId| !switches.is_struck(*node) || missed.contains(node);
     let open: BTreeSet<NodeId> = nodes
         .iter()
-        .filter(|node| !state.good.contains(node) && !state.bad.contains_key(node))
+        .filter(|node| !state.good.contains(node) && !state.bad.contains_key(node) && left(node))
         .copied()
         .collect();
     let rounds: BTreeSet<u32> = looks.iter().map(|look| look.round).collect();
     if rounds.len() < opening + MAX_MEETINGS {
-        let known = Known { nodes, seen: &seen, open: &open, suspected: &suspected, odds };
+        let known =
+            Known { nodes, seen: &seen, open: &open, suspected: &suspected, odds, switches: &switches };
         state.next = meetings(&state, known);
         state.purpose = (!state.next.is_empty()).then(|| purpose(&state.next, &seen));
     }
     state.suspects = open.intersection(&missed).copied().collect();
+    let alone = |node: &NodeId, _: &mut Vec<NodeId>| switches.is_alone(*node);
+    state.alone = state.bad.extract_if(.., alone).collect();
     state
 }
 
@@ -142,7 +179,7 @@ impl Seen {
 }
 
 /// What missed in both, worth what it is worth in the lesser of the two.
-fn in_both(one: &Missed, other: &Missed) -> Missed {
+pub(crate) fn in_both(one: &Missed, other: &Missed) -> Missed {
     let both = one.iter().filter_map(|(number, weight)| Some((*number, *weight.min(other.get(number)?))));
     both.collect()
 }
@@ -207,6 +244,7 @@ struct Known<'k> {
     /// Those of them that missed with partners enough, but not yet often enough.
     suspected: &'k BTreeSet<NodeId>,
     odds: Odds,
+    switches: &'k Switches<'k>,
 }
 
 /// The next round of meetings: no node twice, one suspect per good node.
@@ -228,6 +266,8 @@ fn meetings(state: &PairState, known: Known<'_>) -> Vec<Pair> {
             }
         }
     }
+    let met = |pair: Pair| seen.contains_key(&pair);
+    next.extend(known.switches.meetings(&state.good, met, &mut busy));
     let again = seen.iter().filter(|((a, b), look)| {
         let settled = |node: &NodeId| state.bad.contains_key(node);
         let both_good = state.good.contains(a) && state.good.contains(b);
@@ -248,10 +288,22 @@ fn meetings(state: &PairState, known: Known<'_>) -> Vec<Pair> {
 
 /// Whom a node that is neither known to be fine nor at fault meets next.
 fn partner(node: NodeId, state: &PairState, known: Known<'_>, busy: &BTreeSet<NodeId>) -> Option<NodeId> {
-    let Known { nodes, seen, open, suspected, .. } = known;
+    let Known { nodes, seen, open, suspected, switches, .. } = known;
     let free = |other: &NodeId| *other != node && !busy.contains(other);
     let new = |other: &NodeId| !seen.contains_key(&ordered(node, *other));
-    let good = || after(&state.good, node).filter(|other| nodes.contains(other));
+    let good =
+        || after(&state.good, node).filter(|other| nodes.contains(other) && switches.may_meet(node, *other));
+    // One below its own leaf and one below another tell most of a node.
+    let not_bad = |other: &NodeId| !state.bad.contains_key(other);
+    let met: Vec<Option<bool>> =
+        partners(seen, node, |_| true).filter(not_bad).map(|other| switches.same(node, other)).collect();
+    let telling = |other: &NodeId| {
+        let place = switches.same(node, *other);
+        place.is_some() && !met.contains(&place)
+    };
+    if let Some(partner) = good().find(|other| free(other) && new(other) && telling(other)) {
+        return Some(partner);
+    }
     if let Some(partner) = good().find(|other| free(other) && new(other)) {
         return Some(partner);
     }
@@ -264,7 +316,7 @@ fn partner(node: NodeId, state: &PairState, known: Known<'_>, busy: &BTreeSet<No
         let looks = |other: &NodeId| seen.get(&ordered(node, *other)).map_or(0, |seen| seen.miss);
         return good().filter(free).min_by_key(looks);
     }
-    after(open, node).find(|other| free(other) && new(other))
+    after(open, node).find(|other| free(other) && new(other) && switches.may_meet(node, *other))
 }
 
 fn purpose(next: &[Pair], seen: &BTreeMap<Pair, Seen>) -> Purpose {

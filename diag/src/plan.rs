@@ -8,10 +8,11 @@ use crate::check::{CheckName, Phase, Scope};
 use crate::facts::{Engine, NodeFacts, NodeId, Roster};
 use crate::gpu_facts::FactKind;
 use crate::judge::{Suite, looks};
-use crate::localise::{PairState, pairs};
+use crate::localise::{PairState, Setting, pairs};
 use crate::look::{Evidence, Look, Number, Sight, View};
 use crate::measurement::CheckError;
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
+use crate::topology::Leaves;
 
 /// Windows in which a node must have missed at least before it is at fault. Nodes that share a machine, and busy ones,
 /// have slow moments; the third window costs a second and only where somebody missed twice. Of many numbers some miss
@@ -145,7 +146,7 @@ fn go_on(states: &mut Vec<CheckState>, suite: &Suite, roster: &Roster, results: 
         let mut nodes = participants(check.spec().phase, suite, roster, states);
         let unfit = unfit(check, roster, &nodes);
         nodes.retain(|node| !unfit.contains_key(node));
-        let state = CheckState { unfit, ..state(suite, check, nodes, results) };
+        let state = CheckState { unfit, ..state(suite, (check, nodes), results, &roster.leaves) };
         let waits = state.next.is_some();
         states.push(state);
         if waits {
@@ -190,7 +191,12 @@ fn unfit(check: CheckName, roster: &Roster, nodes: &BTreeSet<NodeId>) -> BTreeMa
     nodes.iter().filter_map(|node| Some((*node, why(facts(node)?)?))).collect()
 }
 
-fn state(suite: &Suite, check: CheckName, nodes: BTreeSet<NodeId>, results: &[RoundResult]) -> CheckState {
+fn state(
+    suite: &Suite,
+    (check, nodes): (CheckName, BTreeSet<NodeId>),
+    results: &[RoundResult],
+    leaves: &Leaves,
+) -> CheckState {
     let mine: Vec<&RoundResult> = results.iter().filter(|result| result.round.check == check).collect();
     let looks: Vec<Look> = looks(suite, &mine);
     let mut errors = BTreeMap::new();
@@ -216,11 +222,11 @@ fn state(suite: &Suite, check: CheckName, nodes: BTreeSet<NodeId>, results: &[Ro
         Scope::Pair if nodes.len() < 2 => {
             (Shown::Skipped("one node only: there is no pair to measure".into()), None)
         }
-        Scope::Pair => of_pairs(check, &nodes, &able, &looks, rounds),
+        Scope::Pair => of_pairs(check, (&nodes, &able), &looks, rounds, leaves),
         Scope::All if nodes.len() < 2 => {
             (Shown::Skipped("one node only: there is nobody to measure it with".into()), None)
         }
-        Scope::All => of_all(check, &able, &looks, rounds),
+        Scope::All => of_all(check, &able, &looks, rounds, leaves),
     };
     CheckState { check, nodes, unfit: BTreeMap::new(), looks, errors, lost, shown, next }
 }
@@ -285,10 +291,10 @@ fn windows_to_blame(looks: &[Look], always: &BTreeSet<Number>, missed: &[BTreeSe
 /// The check's opening rounds, then meetings until nothing would tell more.
 fn of_pairs(
     check: CheckName,
-    nodes: &BTreeSet<NodeId>,
-    able: &BTreeSet<NodeId>,
+    (nodes, able): (&BTreeSet<NodeId>, &BTreeSet<NodeId>),
     looks: &[Look],
     rounds: usize,
+    leaves: &Leaves,
 ) -> (Shown, Option<Round>) {
     let opening = opening(check, nodes);
     let modes: BTreeSet<Mode> = opening.iter().map(|(mode, _)| *mode).collect();
@@ -300,7 +306,10 @@ fn of_pairs(
             let count = channels.len();
             channels.into_iter().map(move |channel| (channel, own, count))
         })
-        .map(|(channel, own, count)| (channel, pairs(able, &channel.looks(looks), own, count)))
+        .map(|(channel, opening, channels)| {
+            let setting = Setting { nodes: able, leaves, opening, channels };
+            (channel, pairs(&channel.looks(looks), setting))
+        })
         .collect();
     // A group that lost a member is dropped; its other member meets somebody later.
     let next = opening
@@ -321,6 +330,7 @@ fn of_all(
     able: &BTreeSet<NodeId>,
     looks: &[Look],
     rounds: usize,
+    leaves: &Leaves,
 ) -> (Shown, Option<Round>) {
     let together: Vec<&Look> = looks.iter().filter(|look| look.purpose != Purpose::Localise).collect();
     let missed = misses(&together, rounds);
@@ -339,11 +349,9 @@ fn of_all(
     let met = || looks.iter().filter(|look| look.purpose == Purpose::Localise);
     let opening = ring_edges(able);
     let channels = channels(Mode::Full, met());
-    let count = channels.len();
-    let states: Vec<(Channel, PairState)> = channels
-        .into_iter()
-        .map(|channel| (channel, pairs(able, &channel.of(met()), opening.len(), count)))
-        .collect();
+    let setting = Setting { nodes: able, leaves, opening: opening.len(), channels: channels.len() };
+    let states: Vec<(Channel, PairState)> =
+        channels.into_iter().map(|channel| (channel, pairs(&channel.of(met()), setting))).collect();
     let meetings: BTreeSet<u32> = met().map(|look| look.round).collect();
     let next = match opening.into_iter().nth(meetings.len()) {
         Some(groups) => round(check, Purpose::Localise, Mode::Full, groups),

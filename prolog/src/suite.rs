@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use cluster::session::{Exchanged, Session, SessionError};
+use diag::check::CheckName;
 use diag::facts::{NodeFacts, NodeId, Roster};
 use diag::judge::Suite;
 use diag::measurement::{CheckError, ErrorKind, Measurement};
@@ -58,20 +59,24 @@ struct Place {
     roster: Roster,
 }
 
-/// Runs the suite. `seen` is called with all results after each round.
+/// Runs the suite. `seen` is called before each round with all results and the check that is next; `None`: there is none.
 pub async fn run(
     bench: &mut Bench<'_>,
     session: &mut Session,
     stopping: &mut Stopping,
-    mut seen: impl FnMut(&Session, &[RoundResult]),
+    mut seen: impl FnMut(&Session, &[RoundResult], Option<CheckName>),
 ) -> (Vec<RoundResult>, Ended) {
     let mut results: Vec<RoundResult> = Vec::new();
     let mut settled = Settled::default();
     loop {
         let round = match settled.next(bench.suite, session.roster(), &results) {
-            Step::Finished => return (results, Ended::Finished),
+            Step::Finished => {
+                seen(session, &results, None);
+                return (results, Ended::Finished);
+            }
             Step::Measure(round) => round,
         };
+        seen(session, &results, Some(round.check));
         let limit = Instant::now() + checks::round_limit(bench.policy, round.check) + ANSWER_SLACK;
         let limit = limit.min(bench.deadline - BEFORE_DEADLINE);
         let place = Place { me: session.me(), roster: session.roster().clone() };
@@ -87,10 +92,7 @@ pub async fn run(
             stop = stopping.stopped() => return (results, Ended::Stopped(stop)),
         };
         match answers {
-            Ok(answers) => {
-                results.push(result(round, answers));
-                seen(session, &results);
-            }
+            Ok(answers) => results.push(result(round, answers)),
             Err(error) => return (results, Ended::Session(error)),
         }
     }
