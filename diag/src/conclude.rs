@@ -8,7 +8,7 @@ use crate::facts::{NodeId, Roster};
 use crate::findings::{blank, of_check};
 use crate::gpu_facts::FactKind;
 use crate::judge::Suite;
-use crate::measurement::Subject;
+use crate::measurement::{Metric, Subject};
 use crate::plan::{CheckState, states};
 use crate::round::RoundResult;
 use crate::verdict::{FaultClass, Finding, Outcome, Status, Verdict};
@@ -194,25 +194,26 @@ pub(crate) fn allowed_drains(size: usize, caps: Caps) -> usize {
 }
 
 /// The check, if any, that more than half of the nodes that it measured fail. A node that is suspected counts unless it was
-/// fine with somebody, and two of those count as one: of a pair that can't be told apart one at least is at fault, not both.
+/// fine with somebody by the same quantity, and two of those count as one: of a pair that can't be told apart one at least is at fault, not both.
 /// Where nobody was fine with anybody there is nothing to count.
 fn same_failure(findings: &[Finding]) -> Option<CheckName> {
     #[derive(Default)]
     struct Tally {
         measured: BTreeSet<NodeId>,
         failed: BTreeSet<NodeId>,
-        suspected: BTreeSet<NodeId>,
-        fine: BTreeSet<NodeId>,
+        suspected: BTreeSet<(NodeId, Option<Metric>)>,
+        fine: BTreeSet<(NodeId, Option<Metric>)>,
     }
     let mut tallies: BTreeMap<CheckName, Tally> = BTreeMap::new();
     for finding in findings {
         let Some(check) = finding.check else { continue };
         let tally = tallies.entry(check).or_default();
         let nodes = finding.subject.nodes();
+        let by_metric = nodes.iter().map(|node| (*node, finding.metric));
         match finding.status {
             Status::Fail if matches!(finding.subject, Subject::Node { .. }) => tally.failed.extend(&nodes),
-            Status::Suspect => tally.suspected.extend(&nodes),
-            Status::Pass => tally.fine.extend(&nodes),
+            Status::Suspect => tally.suspected.extend(by_metric),
+            Status::Pass => tally.fine.extend(by_metric),
             Status::Fail => {}
             Status::Skip | Status::Error => continue,
         }
@@ -220,9 +221,8 @@ fn same_failure(findings: &[Finding]) -> Option<CheckName> {
     }
     let fails = |tally: &Tally| {
         let measured = tally.measured.len();
-        let suspected =
-            tally.suspected.iter().filter(|node| !tally.fine.contains(node) && !tally.failed.contains(node));
-        let suspected = suspected.count();
+        let suspected = tally.suspected.difference(&tally.fine).map(|(node, _)| *node);
+        let suspected = suspected.filter(|node| !tally.failed.contains(node)).collect::<BTreeSet<_>>().len();
         let all = tally.failed.len() + suspected == measured;
         let at_fault = tally.failed.len() + suspected.div_ceil(2);
         measured >= ENVIRONMENT_MIN_NODES && (all || at_fault * 2 > measured)
