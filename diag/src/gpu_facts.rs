@@ -17,6 +17,7 @@ pub(crate) mod network;
 mod pcie;
 mod ports;
 pub mod reading;
+mod traffic;
 mod versions;
 
 use std::collections::BTreeSet;
@@ -32,6 +33,7 @@ pub use self::known::{Known, bounded, of_roster};
 pub use self::load::under_load;
 pub(crate) use self::load::{IDLE, MIN_SAMPLES, STORM_PER_S, Slowed, slowed};
 pub use self::pcie::path_under_load;
+pub use self::traffic::{Quiet, other_traffic};
 
 /// NVLinks and the fabric are trained for some minutes after a start; 214 nodes were once taken for broken because
 /// nobody waited (field case K01).

@@ -60,7 +60,10 @@ fn of_switches(roster: &Roster, state: &CheckState, channels: &[(Channel, PairSt
     }
     let finding = |(leaves, shown): (&[LeafId], Vec<&(Channel, PairState)>)| {
         let below = |node: &NodeId| roster.leaves.get(*node).is_some_and(|leaf| leaves.contains(&leaf));
-        let explained = |pairs: &PairState, look: &View<'_>| matches!(*look.group, [a, b] if pairs.explained.contains(&(a, b)) && (below(&a) || below(&b)));
+        let explained = |pairs: &PairState, look: &View<'_>| {
+            let [a, b] = *look.group else { return false };
+            pairs.explained.contains(&(a, b)) && (below(&a) || below(&b))
+        };
         let of_channel = |(channel, pairs): &&(Channel, PairState)| -> Vec<View<'_>> {
             channel.looks(&state.looks).into_iter().filter(|look| explained(pairs, look)).collect()
         };
@@ -103,18 +106,14 @@ fn bad_node(
         }
         None => {
             let name = wording::subject(roster, &subject);
-            let of = &subject;
-            match alone {
-                Some(leaf) => {
-                    let leaf = roster.leaves.called(leaf);
-                    let words = |one: &Evidence| wording::node_alone(&name, check, one, &names, &leaf);
-                    from_looks(check, Status::Suspect, None, subject.clone(), &missed, words)
-                }
-                None => {
-                    let words = |one: &Evidence| wording::node_failed_with(&name, check, one, &names, of);
-                    from_looks(check, Status::Fail, Some(class), subject.clone(), &missed, words)
-                }
-            }
+            let leaf = alone.map(|leaf| roster.leaves.called(leaf));
+            let words = |one: &Evidence| match &leaf {
+                Some(leaf) => wording::node_alone(&name, check, one, &names, leaf),
+                None => wording::node_failed_with(&name, check, one, &names, &subject),
+            };
+            let (status, class) =
+                if leaf.is_some() { (Status::Suspect, None) } else { (Status::Fail, Some(class)) };
+            from_looks(check, status, class, subject.clone(), &missed, words)
         }
     };
     finding.peers = partners.to_vec();

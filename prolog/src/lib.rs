@@ -16,6 +16,7 @@ pub mod protocol;
 pub mod publish;
 pub mod run_folder;
 pub mod suite;
+mod traffic;
 mod trusted_path;
 pub mod watch;
 pub mod worker;

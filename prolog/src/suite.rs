@@ -1,11 +1,13 @@
 //! The loop: plan, measure, gather, until nothing is left to measure or something ends it. Every node runs it on
 //! the same results and so takes the same steps.
 
+use std::path::Path;
 use std::time::Duration;
 
 use cluster::session::{Exchanged, Session, SessionError};
-use diag::check::CheckName;
-use diag::facts::{NodeFacts, NodeId, Roster};
+use diag::check::{CheckName, Scope};
+use diag::facts::{Engine, NodeFacts, NodeId, Roster};
+use diag::gpu_facts::{Quiet, bounded, other_traffic};
 use diag::judge::Suite;
 use diag::measurement::{CheckError, ErrorKind, Measurement};
 use diag::plan::Settled;
@@ -15,6 +17,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::checks::{self, Context, Support};
+use crate::traffic;
 use crate::watch::{Stop, Stopping};
 use crate::worker_client::Worker;
 
@@ -143,11 +146,18 @@ async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Ins
         worker,
         now: &Timestamp::now,
     };
-    match check.run(&mut context).await {
+    let ports = between_gpus(bench.suite, round.check);
+    let before = if ports { traffic::quiet(Path::new("/")).await } else { None };
+    let measured = check.run(&mut context).await.map(finite);
+    let after = if before.is_some() { traffic::quiet(Path::new("/")).await } else { None };
+    match measured {
         Ok(numbers) => match numbers.iter().find(|one| !one.value.is_finite()) {
             // JSON has no such number: it would not reach the others.
             Some(broken) => error(ErrorKind::Worker, format!("{}: measured {}", round.check, broken.value)),
-            None => Some(NodeOutcome::Measured(finite(numbers))),
+            None => Some(NodeOutcome::Measured(match before.zip(after) {
+                Some((before, after)) => with_traffic(bench, place, numbers, (&before, &after)),
+                None => numbers,
+            })),
         },
         Err(error) => {
             if let Some(worker) = bench.worker.as_deref_mut() {
@@ -157,6 +167,27 @@ async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Ins
             Some(NodeOutcome::Error(error))
         }
     }
+}
+
+/// Whether a check sends anything over the ports of GPUs: only then other traffic there is looked for.
+fn between_gpus(suite: &Suite, check: CheckName) -> bool {
+    suite.engine == Engine::Cuda && check.spec().scope != Scope::Node
+}
+
+/// Tells with one of the numbers which ports carry other traffic.
+fn with_traffic(
+    bench: &Bench<'_>,
+    place: &Place,
+    mut numbers: Vec<Measurement>,
+    (before, after): (&Quiet, &Quiet),
+) -> Vec<Measurement> {
+    let me = (place.me, place.roster.name(place.me));
+    let named = &bench.suite.hardware.rdma;
+    let facts = other_traffic(me, &bench.facts.known.compared, named, before, after);
+    if let Some(first) = numbers.first_mut() {
+        first.facts.extend(bounded(facts));
+    }
+    numbers
 }
 
 fn finite(mut numbers: Vec<Measurement>) -> Vec<Measurement> {
