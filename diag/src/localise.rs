@@ -272,9 +272,8 @@ fn meetings(state: &PairState, known: Known<'_>) -> Vec<Pair> {
         let settled = |node: &NodeId| state.bad.contains_key(node);
         let both_good = state.good.contains(a) && state.good.contains(b);
         let able = nodes.contains(a) && nodes.contains(b) && !settled(a) && !settled(b);
-        let only_two = nodes.len() == 2 && look.miss < LOOKS_AT_A_LINK;
         let open = look.fine == 0 && look.miss > 0 && !look.settled_as_link(known.odds);
-        open && able && (both_good || only_two)
+        open && able && (both_good || nodes.len() == 2)
     });
     for (&(a, b), _) in again {
         if !busy.contains(&a) && !busy.contains(&b) {
@@ -291,12 +290,17 @@ fn partner(node: NodeId, state: &PairState, known: Known<'_>, busy: &BTreeSet<No
     let Known { nodes, seen, open, suspected, switches, .. } = known;
     let free = |other: &NodeId| *other != node && !busy.contains(other);
     let new = |other: &NodeId| !seen.contains_key(&ordered(node, *other));
-    let good =
-        || after(&state.good, node).filter(|other| nodes.contains(other) && switches.may_meet(node, *other));
-    // One below its own leaf and one below another tell most of a node.
-    let not_bad = |other: &NodeId| !state.bad.contains_key(other);
+    let all: Vec<NodeId> = partners(seen, node, |_| true).collect();
+    // Neighbours in the job are often neighbours in the network: partners on one side only may all be beyond the same slow way.
+    let upwards = all.is_empty() || all.len() % 2 == 1;
+    let good = || {
+        let others = beside(&state.good, node, upwards);
+        others.filter(|other| nodes.contains(other) && switches.may_meet(node, *other))
+    };
+    // One below its own leaf and one below another tell most of a node; the first partner counts before it is known what it is.
+    let counts = |other: &NodeId| all.len() == 1 || state.good.contains(other);
     let met: Vec<Option<bool>> =
-        partners(seen, node, |_| true).filter(not_bad).map(|other| switches.same(node, other)).collect();
+        all.iter().copied().filter(counts).map(|other| switches.same(node, other)).collect();
     let telling = |other: &NodeId| {
         let place = switches.same(node, *other);
         place.is_some() && !met.contains(&place)
@@ -316,7 +320,7 @@ fn partner(node: NodeId, state: &PairState, known: Known<'_>, busy: &BTreeSet<No
         let looks = |other: &NodeId| seen.get(&ordered(node, *other)).map_or(0, |seen| seen.miss);
         return good().filter(free).min_by_key(looks);
     }
-    after(open, node).find(|other| free(other) && new(other) && switches.may_meet(node, *other))
+    beside(open, node, true).find(|other| free(other) && new(other) && switches.may_meet(node, *other))
 }
 
 fn purpose(next: &[Pair], seen: &BTreeMap<Pair, Seen>) -> Purpose {
@@ -331,7 +335,13 @@ fn ordered(a: NodeId, b: NodeId) -> Pair {
     (a.min(b), a.max(b))
 }
 
-/// The set from just after `node` on, then from its start: spreads partners instead of crowding the lowest.
-fn after(set: &BTreeSet<NodeId>, node: NodeId) -> impl Iterator<Item = NodeId> + '_ {
-    set.range(node + 1..).chain(set.range(..node)).copied()
+/// The set from just after `node` on, then from its start; or from just before it down, then from its end: spreads
+/// partners instead of crowding the lowest.
+fn beside(set: &BTreeSet<NodeId>, node: NodeId, upwards: bool) -> Box<dyn Iterator<Item = NodeId> + '_> {
+    let (below, above) = (set.range(..node), set.range(node + 1..));
+    if upwards {
+        Box::new(above.chain(below).copied())
+    } else {
+        Box::new(below.rev().chain(above.rev()).copied())
+    }
 }

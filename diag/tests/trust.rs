@@ -120,3 +120,24 @@ fn a_seed_gives_the_same_job_again() {
     let one = || job(9, 4).with(Fault::Network { node: 3, left: 0.5 }).run_with(CHECKS, CAPS);
     assert_eq!(one().results, one().results);
 }
+
+// A spine that slows all ways between leaves is no fault of two neighbours that once were slow with each other: they meet nodes
+// on both sides, not only those beyond the spine. This job drained both.
+#[test]
+fn neighbours_are_not_blamed_for_a_spine_that_lies_between_them_and_the_next_leaf() {
+    for seed in 0..40 {
+        let mut job = Class::Spine.at(job(32, seed), 3, 0.5);
+        // The last two below their leaf.
+        job.faults.push((Fault::Link { a: 14, b: 15, left: 0.3 }, When::First));
+        let run = job.run_with(&[AllReduce2], CAPS);
+        assert_eq!(drained(&job, &run), BTreeSet::new(), "seed {seed}: {}", run.verdict.summary);
+    }
+}
+
+// Two that are alone have misses of different numbers by chance: those do not confirm each other.
+#[test]
+fn two_nodes_with_a_slow_moment_each_time_are_no_suspects() {
+    let job = job(2, 9004);
+    let run = job.run_with(CHECKS, CAPS);
+    assert_eq!(run.verdict.outcome, Outcome::Pass, "{}", run.verdict.summary);
+}
