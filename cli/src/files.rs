@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use crate::report::Arguments;
 
 /// Longest report that is read: some thousand nodes of 8 GPUs.
-const MOST_REPORT_BYTES: u64 = 256 << 20;
+pub const MOST_REPORT_BYTES: u64 = 256 << 20;
 
 /// Most runtime reports of a check that are read: those of nodes that found something.
 const MOST_RUNTIME: usize = 256;
@@ -77,17 +77,37 @@ fn runtime_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(names.into_iter().map(|name| folder.join(name)).collect())
 }
 
-fn text(path: &Path, most: u64) -> Result<String> {
+/// A report, and the user that owns its file.
+///
+/// # Errors
+/// It can't be read, or is none.
+pub fn owned_report(path: &Path) -> Result<(Report, u32)> {
+    let (text, owner) =
+        owned_text(path, MOST_REPORT_BYTES).with_context(|| format!("can't read {}", path.display()))?;
+    let report = serde_json::from_str(&text).with_context(|| format!("{} is no report", path.display()))?;
+    Ok((report, owner))
+}
+
+/// The text of a plain file of at most so many bytes.
+///
+/// # Errors
+/// It is no such file, or can't be read.
+pub fn text(path: &Path, most: u64) -> Result<String> {
+    Ok(owned_text(path, most)?.0)
+}
+
+fn owned_text(path: &Path, most: u64) -> Result<(String, u32)> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file: File = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
         bail!("it is no plain file");
     }
     let mut text = String::new();
     if file.take(most + 1).read_to_string(&mut text)? as u64 > most {
         bail!("it is longer than {} MiB", most >> 20);
     }
-    Ok(text)
+    Ok((text, metadata.uid()))
 }
 
 /// The folder of a check: of the wanted one, else of the last; of the only cluster that has it.

@@ -22,7 +22,7 @@ use crate::{files, report};
 /// Between two looks; the agent writes once a second at most.
 const POLL: Duration = Duration::from_secs(1);
 
-/// How long the report may take to be where reports are: the epilog stops the agent, which may take 4 s, and then writes
+/// How long the report may take to be where reports are: the epilog stops the agent, which may take 5 s, and then writes
 /// for at most 2 s.
 const KEEPING: Duration = Duration::from_secs(10);
 

@@ -1,16 +1,21 @@
 //! `aimaster`: the command line of users and operators.
 #![forbid(unsafe_code)]
 
+mod baseline;
 mod config;
+mod evidence;
 mod files;
 mod follow;
+mod history;
 mod report;
+mod undrain;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use diag::policy::POLICY_FILE;
 
 /// Checks of a job's own nodes: their reports and the policy behind them.
 #[derive(Parser)]
@@ -32,10 +37,17 @@ enum Command {
     Report(report::Arguments),
     /// Checks the policy and shows what holds, every default filled in.
     Config,
+    /// Returns drained nodes to service: only those that this software drained, and of these only the ones that passed
+    /// their checks since. The drain of somebody else, and one to whose reason somebody added something, is left alone.
+    ///
+    /// Exit code: 0 all nodes were returned, 1 some were left alone, 2 wrong use or Slurm did not answer.
+    Undrain(undrain::Arguments),
+    /// Limits: learned from reports, or held against physics.
+    #[command(subcommand)]
+    Baseline(baseline::Command),
+    /// Shows what a node remembers of its own results; on that node, as root.
+    History(history::Arguments),
 }
-
-/// The policy where none is named; without this file the defaults hold.
-const POLICY: &str = "/etc/aimaster/aimaster.toml";
 
 /// Exit code for a wrong use, a missing file and everything else that keeps the answer from being given.
 const USAGE: u8 = 2;
@@ -52,12 +64,15 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     match arguments.command {
         Command::Report(command) => report::show(&command, &policy),
         Command::Config => config::show(&policy),
+        Command::Undrain(command) => undrain::undrain(&command, &policy),
+        Command::Baseline(command) => baseline::run(&command, &policy),
+        Command::History(command) => history::show(&command, &policy),
     }
 }
 
-/// The policy's file. One that was named must be there: else a slip in its name would show the defaults as what holds.
+/// The policy's file; without the usual one the defaults hold. One that was named must be there: else a slip in its name would show the defaults as what holds.
 fn policy(named: Option<PathBuf>) -> Result<PathBuf> {
-    let Some(path) = named else { return Ok(POLICY.into()) };
+    let Some(path) = named else { return Ok(POLICY_FILE.into()) };
     std::fs::metadata(&path).with_context(|| format!("can't read {}", path.display()))?;
     Ok(path)
 }
@@ -79,6 +94,6 @@ mod tests {
         assert!(error.contains("site.toml") && error.contains("No such file"), "{error}");
         std::fs::write(&path, "paths.baseline_dir = \"/nowhere\"").unwrap();
         assert_eq!(shown(&arguments).unwrap(), ExitCode::SUCCESS);
-        assert_eq!(policy(None).unwrap(), PathBuf::from(POLICY));
+        assert_eq!(policy(None).unwrap(), PathBuf::from(POLICY_FILE));
     }
 }

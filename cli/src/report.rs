@@ -35,6 +35,14 @@ pub struct Arguments {
     pub report_dir: Option<PathBuf>,
 }
 
+impl Arguments {
+    /// The last report of a job, where the policy says.
+    #[must_use]
+    pub fn of(job_id: u32, cluster: Option<String>) -> Self {
+        Self { job_id, check: None, cluster, json: false, follow: false, report_dir: None }
+    }
+}
+
 /// Shows it. The exit code is the outcome: 0 pass, 1 fault, 3 undecided, error or skipped.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use diag::action::drains::{Kind, Withheld};
 use diag::report::printable;
 use syslog::{Error, Facility, Formatter3164, Logger, LoggerBackend};
 
@@ -90,6 +91,22 @@ impl Events {
     pub fn event(&self, line: &str, warning: bool) {
         self.write(line, warning);
     }
+}
+
+/// The events of nodes that should have been drained and were not: those over the budget in one, each that needs a person.
+#[must_use]
+pub fn withheld(withheld: &[Withheld]) -> Vec<String> {
+    let of = |kind: Kind| withheld.iter().filter(move |one| one.kind == kind);
+    let mut lines = Vec::new();
+    if let Some(first) = of(Kind::Budget).next() {
+        let nodes: Vec<&str> = of(Kind::Budget).map(|one| one.node.as_str()).collect();
+        lines.push(format!("event=DrainHeldBack nodes={} summary={:?}", nodes.join(","), first.words));
+    }
+    lines.extend(
+        of(Kind::Person)
+            .map(|one| format!("event=NodeNeedsPerson node={} summary={:?}", one.node, one.words)),
+    );
+    lines
 }
 
 /// A syslog daemon that hangs must not hold the job up: what it does not take at once goes elsewhere.

@@ -67,15 +67,6 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The other way.
-    #[must_use]
-    pub fn reversed(self) -> Self {
-        match self {
-            Self::FromDialer => Self::FromListener,
-            Self::FromListener => Self::FromDialer,
-        }
-    }
-
     fn byte(self) -> u8 {
         match self {
             Self::FromDialer => 1,

@@ -38,15 +38,16 @@ async fn a_requeue_leaves_out_old_and_new_nodes_and_touches_nobody_elses() {
         [
             "show job 5",
             "update JobId=2_1 AdminComment=ticket 7 aimaster{requeues=2}",
-            "show node n1,n2",
-            "update NodeName=n2 State=DRAIN Reason=aimaster: gemm_flops",
+            "show node",
+            "update NodeName=n2 State=DRAIN Reason=aimaster: gemm_flops Comment=aimaster{",
+            "show node",
             "show job 5",
             "requeue Incomplete 2_1",
             "update JobId=2_1 ExcNodeList=n7,n8,n2 Nice=-5",
             "show job 5",
         ]
     );
-    assert_eq!(applied.calls, 8);
+    assert_eq!(applied.calls, 9);
     let results: Vec<bool> = applied.outcomes.iter().map(|one| one.result.is_ok()).collect();
     assert_eq!(results, [true, false, true, true]);
     assert!(applied.outcomes[1].result.as_ref().unwrap_err().contains("disk is bad"));
@@ -163,7 +164,7 @@ async fn a_child_is_bounded_and_its_words_are_kept() {
     // An empty answer is not "no such job".
     let empty = Fake::new("true");
     assert!(matches!(empty.scontrol().show_job(1, soon()).await, Err(ScontrolError::Output { .. })));
-    let clean = Fake::new("env | grep -v -e ^LC_ALL=C -e ^PWD= -e ^_= -e ^SHLVL= >&2; exit 1");
+    let clean = Fake::new("env | grep -v -e ^LC_ALL=C -e ^TZ=UTC0 -e ^PWD= -e ^_= -e ^SHLVL= >&2; exit 1");
     assert!(clean.scontrol().show_job(1, soon()).await.unwrap_err().to_string().ends_with(": "));
 }
 
@@ -172,9 +173,11 @@ async fn odd_arguments_never_reach_slurm() {
     let fake = Fake::shows("", "");
     let scontrol = fake.scontrol();
     for node in ["", "-a", "n1 State=DOWN", "n1,n2", "n[1-9]", "ALL=x"] {
-        assert!(scontrol.drain(&[node.to_owned()], "r", soon()).await.is_err());
+        assert!(scontrol.drain(&[node.to_owned()], "r", None, soon()).await.is_err());
     }
-    assert!(scontrol.drain(&["n1".into()], "two\nlines", soon()).await.is_err());
+    assert!(scontrol.drain(&["n1".into()], "two\nlines", None, soon()).await.is_err());
+    assert!(scontrol.drain(&["n1".into()], "r", Some("two\nlines"), soon()).await.is_err());
+    assert!(scontrol.undrain(&["n1".into()], Some("two\nlines"), soon()).await.is_err());
     assert!(scontrol.notify(1, "-v", soon()).await.is_err());
     for target in ["", "_", "1_", "1+0", "-1", "1 2", "+1", "1_[0-3]"] {
         assert!(

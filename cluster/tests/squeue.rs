@@ -44,8 +44,9 @@ async fn a_name_with_line_breaks_hides_no_job() {
         [
             "show job 5",
             "queue 5",
-            "show node n2",
-            "update NodeName=n2 State=DRAIN Reason=aimaster: gemm_flops",
+            "show node",
+            "update NodeName=n2 State=DRAIN Reason=aimaster: gemm_flops Comment=aimaster{",
+            "show node",
             "notify 5 hello",
             "queue 5", // the record is not asked for again
             "queue 5",

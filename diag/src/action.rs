@@ -1,6 +1,9 @@
 //! From a verdict to what is done: does the job start, which nodes are drained, is the job requeued, ended,
 //! told. Pure: policy, caps and what Slurm says of the job are arguments; `cluster` carries it out.
 
+pub mod drains;
+pub mod undrain;
+
 use std::collections::BTreeSet;
 
 use crate::admin_comment;
@@ -9,12 +12,10 @@ use crate::facts::{NodeId, Roster};
 use crate::job::JobView;
 use crate::measurement::{Metric, Subject};
 use crate::policy::{Actions, ControllerLost, Undecided};
+use crate::reason::Ours;
 use crate::request::FailAction;
 use crate::verdict::{FaultClass, Finding, Outcome, Status, Verdict};
 use crate::wording;
-
-/// Longest reason that Slurm and an operator's screen take well, in bytes.
-const REASON_MAX: usize = 200;
 
 /// Everything that the decision depends on.
 #[derive(Debug, Clone, Copy)]
@@ -241,27 +242,20 @@ pub(crate) fn drains(case: Case<'_>) -> Vec<Drain> {
     drains
 }
 
-/// `aimaster: <check> <subject> <value><op><limit><unit> job=<id> n=<check_number>`; of what was known before the first
-/// check the words.
+/// `<check> <subject> <value><op><limit><unit>`; of what was known before the first check the words.
 fn reason(case: Case<'_>, finding: &Finding) -> String {
-    let tail = format!(" job={} n={}", case.job_id, case.check_number);
-    let mut head = match finding.check {
-        Some(check) => format!("aimaster: {check} {}", wording::subject(case.roster, &finding.subject)),
-        None if finding.phase == Phase::RuntimeCheck => {
-            format!("aimaster: c4d {}", wording::brief(&finding.message))
-        }
-        None => format!("aimaster: hardware {}", wording::brief(&finding.message)),
+    let mut what = match finding.check {
+        Some(check) => format!("{check} {}", wording::subject(case.roster, &finding.subject)),
+        None if finding.phase == Phase::RuntimeCheck => format!("c4d {}", wording::brief(&finding.message)),
+        None => format!("hardware {}", wording::brief(&finding.message)),
     };
-    if let Some(number) = number(finding) {
-        head.push(' ');
-        head.push_str(&number);
+    // Of a part that has no number the words tell why.
+    let why = || finding.message.split_once(&format!("{}: ", finding.check?)).map(|(_, why)| why.to_owned());
+    if let Some(why) = number(finding).or_else(why) {
+        what.push(' ');
+        what.push_str(&why);
     }
-    let mut end = head.len().min(REASON_MAX - tail.len());
-    while !head.is_char_boundary(end) {
-        end -= 1;
-    }
-    head.truncate(end);
-    head + &tail
+    Ours { what, job_id: case.job_id, check_number: case.check_number }.to_string()
 }
 
 fn number(finding: &Finding) -> Option<String> {

@@ -58,6 +58,18 @@ pub fn new_part(check_number: u32, outcome: Outcome, requeues: u32, drained: &[&
     part
 }
 
+/// A part for a verdict as [`new_part`] makes it, with these nodes as what was drained in the end.
+#[must_use]
+pub fn with_drained(part: &str, drained: &[&str]) -> String {
+    let inner = part.strip_prefix(OPEN).and_then(|rest| rest.strip_suffix('}')).unwrap_or_default();
+    let mut words: Vec<&str> = inner.split(' ').filter(|word| !word.starts_with("drained=")).collect();
+    let list = format!("drained={}", drained.join(","));
+    if !drained.is_empty() {
+        words.push(&list);
+    }
+    format!("{OPEN}{}}}", words.join(" "))
+}
+
 /// Begins what the runtime check says in our part; it is the last there.
 const RUNTIME: &str = "c4d=";
 
@@ -128,6 +140,8 @@ mod tests {
     fn our_own_requeues_are_counted_there() {
         let first = new_part(1, Outcome::Fail, 1, &["n3"]);
         assert_eq!(first, "aimaster{n=1 outcome=FAIL requeues=1 drained=n3}");
+        assert_eq!(with_drained(&first, &["n3"]), first);
+        assert_eq!(with_drained(&first, &[]), "aimaster{n=1 outcome=FAIL requeues=1}");
         let comment = with_part("paid by {lab 7}", &first);
         assert_eq!(requeues(&comment), 1);
         for broken in ["", "aimaster{", "aimaster{}", "aimaster{requeues=x}", "}aimaster{requeues=-1}"] {

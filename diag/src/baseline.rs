@@ -3,7 +3,7 @@
 
 pub mod model;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::check::CheckName;
 use crate::facts::Engine;
@@ -11,24 +11,25 @@ use crate::measurement::Metric;
 use crate::verdict::Limit;
 
 /// One baseline file, such as `baselines/host.toml` or `baselines/h200.toml`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Baselines {
     /// The engine that its values were taken with.
     pub engine: Engine,
     /// The GPU model that its values are for, such as `H200` or `H100 PCIe`; without it they are for any. Only with
     /// the CUDA engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
     /// Its limits.
-    #[serde(default, rename = "limit")]
+    #[serde(default, rename = "limit", skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<BaselineLimit>,
     /// Checks that have no limit on purpose.
-    #[serde(default, rename = "none")]
+    #[serde(default, rename = "none", skip_serializing_if = "Vec::is_empty")]
     pub none: Vec<NoLimit>,
 }
 
 /// One limit.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BaselineLimit {
     /// The check.
@@ -36,12 +37,16 @@ pub struct BaselineLimit {
     /// The quantity; its unit is [`Metric::unit`].
     pub metric: Metric,
     /// Only for so many GPUs of each node that takes part.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
     /// Only for messages of this size, as nccl-tests counts it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// Only with NVLink multicast (NVLS), or only without.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub nvls: Option<bool>,
     /// Only for nodes with such ports for the GPUs' traffic: how many, and Gbit/s of each, such as `8x400`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// A lower bound where higher is better, else an upper bound.
     pub value: f64,
@@ -84,7 +89,7 @@ impl BaselineLimit {
 }
 
 /// A written "no limit".
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoLimit {
     /// The check.
@@ -143,6 +148,14 @@ impl Baselines {
             }
             None => Ok(baselines),
         }
+    }
+
+    /// The file's text; [`Baselines::parse`] reads it back.
+    ///
+    /// # Errors
+    /// A size that is larger than TOML's whole numbers.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
     }
 
     /// The limit of a quantity in a check that holds however it was taken, if there is one. Right results and reached
@@ -250,8 +263,7 @@ impl OutlierRule {
         let kept: Vec<f64> = all.iter().copied().filter(|other| *other >= self.share * rough).collect();
         let others = if kept.len() + 1 < OUTLIER_MIN_SUBJECTS { all } else { kept };
         let middle = median(&others)?;
-        let deviations: Vec<f64> = others.iter().map(|value| (value - middle).abs()).collect();
-        let spread = self.mads * MAD_TO_SIGMA * median(&deviations)?;
+        let spread = self.mads * deviation(&others, middle)?;
         let (by_share, by_spread) = (self.share * middle, middle - spread);
         let far = self.far * middle;
         let (value, rule) = if by_share <= by_spread {
@@ -276,6 +288,13 @@ pub fn others(value: f64, values: &[f64]) -> Vec<f64> {
         others.swap_remove(own);
     }
     others
+}
+
+/// Median absolute deviation from `middle`, scaled to the standard deviation of a normal distribution; `None` of none.
+#[must_use]
+pub fn deviation(values: &[f64], middle: f64) -> Option<f64> {
+    let deviations: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
+    Some(MAD_TO_SIGMA * median(&deviations)?)
 }
 
 /// Median of finite values; `None` of none.

@@ -25,6 +25,14 @@ pub struct Implausible {
     pub why: String,
 }
 
+impl Implausible {
+    /// Whether a file with it can't be used; else it is only worth knowing.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        self.check.is_some()
+    }
+}
+
 impl fmt::Display for Implausible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(check) = self.check {

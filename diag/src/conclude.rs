@@ -38,9 +38,11 @@ pub fn verdict(
     let states = states(suite, roster, results);
     let facts = &suite.hardware.facts;
     let mut findings = meeting(suite, roster);
-    let at_fault = explain::nodes_with(facts, FactKind::Fault);
+    let at_fault = explain::nodes_with(facts, FactKind::Fault)
+        .into_iter()
+        .chain(explain::nodes_with(facts, FactKind::Unusable));
     let mut failed_before: BTreeMap<NodeId, String> =
-        at_fault.into_iter().map(|node| (node, "before the first check".to_owned())).collect();
+        at_fault.map(|node| (node, "before the first check".to_owned())).collect();
     for state in &states {
         findings.extend(of_check(roster, state, &failed_before));
         for node in state.failed() {

@@ -24,7 +24,7 @@ pub(crate) fn known(facts: &[Fact]) -> Vec<Finding> {
         let (status, class) = match kind {
             FactKind::Fault => (Status::Fail, Some(FaultClass::Part)),
             FactKind::Skip => (Status::Skip, None),
-            FactKind::Error => (Status::Error, None),
+            FactKind::Unusable | FactKind::Error => (Status::Error, None),
             FactKind::Cause | FactKind::Note => return None,
         };
         Some(Finding { class, ..blank(None, status, subject.clone(), words.join("; ")) })
@@ -41,11 +41,8 @@ pub(crate) fn nodes_with(facts: &[Fact], kind: FactKind) -> BTreeSet<NodeId> {
 /// is worth knowing.
 pub(crate) fn causes(before: &[Fact], results: &[RoundResult], findings: &mut [Finding]) -> Vec<String> {
     let outcomes = results.iter().flat_map(|result| result.outcomes.values());
-    let meanwhile = outcomes.flat_map(|outcome| match outcome {
-        NodeOutcome::Measured(numbers) => numbers.as_slice(),
-        NodeOutcome::Error(_) | NodeOutcome::Lost { .. } => &[],
-    });
-    let meanwhile: Vec<&Fact> = meanwhile.flat_map(|number| &number.facts).collect();
+    let meanwhile: Vec<&Fact> =
+        outcomes.flat_map(NodeOutcome::numbers).flat_map(|number| &number.facts).collect();
     let all = || before.iter().chain(meanwhile.iter().copied());
     let broken: BTreeSet<&Subject> =
         meanwhile.iter().filter(|fact| fact.kind == FactKind::Fault).map(|fact| &fact.subject).collect();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::check::{CheckName, Phase};
 use crate::facts::{NodeId, Roster};
 use crate::look::{Evidence, Look, Shows, Sight, View, always_missed};
-use crate::measurement::{ErrorKind, Metric, Subject};
+use crate::measurement::{CheckError, ErrorKind, Metric, Subject};
 use crate::pair_findings::{of_channels, shared_links};
 use crate::plan::{CheckState, Shown};
 use crate::round::Purpose;
@@ -86,6 +86,7 @@ pub fn of_check(
             Finding { peers, ..blank(check, Status::Error, Subject::Node { node: *node }, message) }
         });
     }
+    findings.extend(state.parts.iter().map(|(part, error)| unmeasured(roster, state, part, error)));
     match &state.shown {
         Shown::Nodes { failed, flaky } => findings.extend(of_nodes(roster, state, failed, flaky)),
         Shown::Pairs(channels) => findings.extend(of_channels(roster, state, channels)),
@@ -98,6 +99,22 @@ pub fn of_check(
         Shown::Skipped(_) => {}
     }
     findings
+}
+
+/// A part that has no number. Time that ran out fails the run and blames nobody; of what is broken the driver itself says
+/// so.
+fn unmeasured(roster: &Roster, state: &CheckState, part: &Subject, error: &CheckError) -> Finding {
+    let partner = part.nodes().first().and_then(|node| partner(state, *node));
+    let with =
+        partner.map_or_else(String::new, |other| format!("; it was measured with {}", roster.name(other)));
+    let message = format!("{}: {}{with}", wording::subject(roster, part), error.message);
+    let (status, class) = match error.kind {
+        ErrorKind::Timeout => (Status::Fail, Some(FaultClass::Timeout)),
+        ErrorKind::Broken => (Status::Fail, Some(FaultClass::Part)),
+        ErrorKind::Worker | ErrorKind::Environment => (Status::Error, None),
+    };
+    let peers = partner.into_iter().collect();
+    Finding { class, peers, ..blank(Some(state.check), status, part.clone(), message) }
 }
 
 /// With whom a node was when it was lost or could not work; `None` where it was alone, or with many.
@@ -132,7 +149,7 @@ fn of_nodes(
     for (node, looks) in by_node {
         let views: Vec<BTreeMap<Subject, View<'_>>> = looks.iter().map(|look| look.by_part(node)).collect();
         let parts: BTreeSet<&Subject> = views.iter().flat_map(BTreeMap::keys).collect();
-        for part in parts {
+        for part in parts.into_iter().filter(|part| !state.parts.contains_key(part)) {
             let mine: Vec<View<'_>> = looks
                 .iter()
                 .zip(&views)

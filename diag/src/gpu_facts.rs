@@ -45,6 +45,9 @@ const BOOT_GRACE_S: u64 = 300;
 pub enum FactKind {
     /// The part is at fault.
     Fault,
+    /// The part can't be used by anybody here; whose fault that is, is not known. Its node sits out what needs all of its
+    /// parts.
+    Unusable,
     /// Checks of this subject do not apply.
     Skip,
     /// Keeps checks from doing their work until somebody mends it; nobody is drained.
@@ -68,7 +71,9 @@ pub struct Fact {
 }
 
 impl Fact {
-    fn new(kind: FactKind, subject: Subject, words: String) -> Self {
+    /// A fact.
+    #[must_use]
+    pub fn new(kind: FactKind, subject: Subject, words: String) -> Self {
         Self { subject, kind, words }
     }
 }

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
+
+use crate::reason::{Ours, is_marked};
+
 /// What Slurm says of one job, as far as decisions need it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobView {
@@ -82,12 +86,30 @@ pub struct NodeView {
     pub state: BTreeSet<String>,
     /// The reason, without the trailing `[user@time]`; empty if there is none.
     pub reason: String,
+    /// When the reason was given, by the controller's clock.
+    pub reason_at: Option<Timestamp>,
+    /// The whole Comment.
+    pub comment: String,
 }
 
 impl NodeView {
-    /// Whether somebody already took it out of service or left a reason: then it is left alone.
+    /// Whether somebody already took it out of service or left a reason: then it is left alone. Since Slurm 24.11 a reason
+    /// outlives its drain: one of ours on a node in service is nobody's any more.
     #[must_use]
     pub fn is_taken(&self) -> bool {
-        !self.reason.is_empty() || ["DRAIN", "FAIL", "DOWN"].iter().any(|flag| self.state.contains(*flag))
+        let left = !self.reason.trim().is_empty() && Ours::parse(&self.reason).is_none();
+        left || self.is_out_of_service()
+    }
+
+    /// Whether no job starts there, whoever's doing that is.
+    #[must_use]
+    pub fn is_out_of_service(&self) -> bool {
+        ["DRAIN", "FAIL", "DOWN"].iter().any(|flag| self.state.contains(*flag))
+    }
+
+    /// Whether we hold it drained, also where somebody added something to the reason.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.state.contains("DRAIN") && is_marked(&self.reason)
     }
 }

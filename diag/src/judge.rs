@@ -129,8 +129,8 @@ impl<'m> Numbers<'m> {
     fn of(result: &'m RoundResult) -> Self {
         let mut all: Vec<(NodeId, &Measurement)> = Vec::new();
         for (node, outcome) in &result.outcomes {
-            let NodeOutcome::Measured(own) = outcome else { continue };
-            all.extend(own.iter().filter(|one| one.check == result.round.check).map(|one| (*node, one)));
+            let own = outcome.numbers().iter();
+            all.extend(own.filter(|one| one.check == result.round.check).map(|one| (*node, one)));
         }
         // Stable: of the same number that of the lower node stands first. What nodes send is nearly sorted already.
         all.sort_by(|(_, one), (_, other)| place(one).cmp(&place(other)));
@@ -226,6 +226,10 @@ fn trouble(result: &RoundResult, group: &[NodeId]) -> Option<Sight> {
     lost.or_else(|| {
         group.iter().find_map(|node| match result.outcomes.get(node) {
             Some(NodeOutcome::Error(error)) => Some(Sight::Error(*node, error.clone())),
+            // What was measured together lacks a part; of a node by itself the other parts' numbers count.
+            Some(NodeOutcome::Partly { numbers, parts }) if numbers.is_empty() || group.len() > 1 => {
+                parts.first().map(|one| Sight::Error(*node, one.error.clone()))
+            }
             _ => None,
         })
     })
@@ -236,8 +240,8 @@ fn sight(result: &RoundResult, group: &[NodeId], evidence: &[Evidence]) -> Sight
     // Of the node that brought it, which need not be the first of the group.
     let useless = |brought: &dyn Fn(&[Measurement]) -> bool, message: String| {
         let is_it = |node: &&NodeId| match result.outcomes.get(node) {
-            Some(NodeOutcome::Measured(own)) => brought(own),
-            _ => false,
+            Some(NodeOutcome::Error(_) | NodeOutcome::Lost { .. }) | None => false,
+            Some(outcome) => brought(outcome.numbers()),
         };
         let node = group.iter().find(is_it).unwrap_or(&group[0]);
         Sight::Error(*node, CheckError { kind: ErrorKind::Worker, message })

@@ -248,6 +248,15 @@ impl fmt::Display for CheckError {
     }
 }
 
+/// Why there is no number of one part of a node. Its other parts may have theirs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartError {
+    /// The part.
+    pub part: Subject,
+    /// What happened to it.
+    pub error: CheckError,
+}
+
 /// Kinds of [`CheckError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -258,4 +267,6 @@ pub enum ErrorKind {
     Timeout,
     /// A library, a setting or a resource of the node is missing.
     Environment,
+    /// The driver itself says that the part is broken.
+    Broken,
 }

@@ -10,7 +10,7 @@ use crate::gpu_facts::FactKind;
 use crate::judge::{Suite, looks};
 use crate::localise::{PairState, Setting, pairs};
 use crate::look::{Evidence, Look, Number, Sight, View};
-use crate::measurement::CheckError;
+use crate::measurement::{CheckError, PartError, Subject};
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
 use crate::topology::Leaves;
 
@@ -38,6 +38,8 @@ pub struct CheckState {
     pub looks: Vec<Look>,
     /// Nodes that could not do their work.
     pub errors: BTreeMap<NodeId, CheckError>,
+    /// Parts of nodes that have no number, where their nodes could do their work.
+    pub parts: BTreeMap<Subject, CheckError>,
     /// Nodes that were lost during this check.
     pub lost: BTreeMap<NodeId, String>,
     /// What the looks amount to.
@@ -94,9 +96,15 @@ pub enum Shown {
 }
 
 impl CheckState {
-    /// Nodes with a fault of their own.
+    /// Nodes with a fault of their own, or with a part that could not be measured.
     #[must_use]
     pub fn failed(&self) -> BTreeSet<NodeId> {
+        let mut failed = self.at_fault();
+        failed.extend(self.parts.keys().flat_map(Subject::nodes));
+        failed
+    }
+
+    fn at_fault(&self) -> BTreeSet<NodeId> {
         match &self.shown {
             Shown::Nodes { failed, .. } => failed.clone(),
             Shown::Pairs(states) | Shown::All { pairs: states, .. } => {
@@ -159,8 +167,13 @@ fn go_on(states: &mut Vec<CheckState>, suite: &Suite, roster: &Roster, results: 
 /// and those that were lost or unable since.
 fn participants(phase: Phase, suite: &Suite, roster: &Roster, before: &[CheckState]) -> BTreeSet<NodeId> {
     let mut nodes: BTreeSet<NodeId> = roster.able().collect();
-    let out =
-        suite.hardware.facts.iter().filter(|fact| matches!(fact.kind, FactKind::Fault | FactKind::Skip));
+    // A part that can't be used has no number of its own; between parts it would be missed.
+    let together = phase > Phase::DeviceCheck;
+    let out = suite.hardware.facts.iter().filter(|fact| match fact.kind {
+        FactKind::Fault | FactKind::Skip => true,
+        FactKind::Unusable => together,
+        FactKind::Error | FactKind::Cause | FactKind::Note => false,
+    });
     for node in out.flat_map(|fact| fact.subject.nodes()) {
         nodes.remove(&node);
     }
@@ -201,20 +214,34 @@ fn state(
     let looks: Vec<Look> = looks(suite, &mine);
     let mut errors = BTreeMap::new();
     let mut lost = BTreeMap::new();
+    let mut parts = BTreeMap::new();
     for (node, outcome) in mine.iter().flat_map(|result| &result.outcomes) {
         match outcome {
             NodeOutcome::Measured(_) => {}
+            NodeOutcome::Partly { parts: own, .. } => {
+                // A node speaks of its own parts only.
+                let own = own.iter().filter(|one| one.part.nodes() == [*node]);
+                for PartError { part, error } in own {
+                    parts.entry(part.clone()).or_insert_with(|| error.clone());
+                }
+            }
             NodeOutcome::Error(error) => _ = errors.insert(*node, error.clone()),
             NodeOutcome::Lost { because } => _ = lost.insert(*node, because.clone()),
         }
     }
+    let with_parts: BTreeSet<NodeId> = parts.keys().flat_map(Subject::nodes).collect();
     for look in &looks {
-        if let Sight::Error(node, error) = &look.sight {
+        if let Sight::Error(node, error) = &look.sight
+            && !with_parts.contains(node)
+        {
             errors.entry(*node).or_insert_with(|| error.clone());
         }
     }
-    let able: BTreeSet<NodeId> =
-        nodes.iter().filter(|node| !errors.contains_key(node) && !lost.contains_key(node)).copied().collect();
+    let alone = check.spec().scope == Scope::Node;
+    let out = |node: &&NodeId| {
+        errors.contains_key(node) || lost.contains_key(node) || (!alone && with_parts.contains(node))
+    };
+    let able: BTreeSet<NodeId> = nodes.iter().filter(|node| !out(node)).copied().collect();
     let rounds = mine.len();
     let (shown, next) = match check.spec().scope {
         _ if nodes.is_empty() => (Shown::Skipped("no node is left that could measure it".into()), None),
@@ -228,7 +255,7 @@ fn state(
         }
         Scope::All => of_all(check, &able, &looks, rounds, leaves),
     };
-    CheckState { check, nodes, unfit: BTreeMap::new(), looks, errors, lost, shown, next }
+    CheckState { check, nodes, unfit: BTreeMap::new(), looks, errors, parts, lost, shown, next }
 }
 
 fn round(check: CheckName, purpose: Purpose, mode: Mode, groups: Vec<Vec<NodeId>>) -> Option<Round> {

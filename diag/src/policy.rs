@@ -1,6 +1,7 @@
 //! The site's policy, `aimaster.toml`: checked, with every default filled in. How the file is read is in
 //! `policy/`; what a policy means for a job is in [`crate::request::effective`].
 
+mod budget;
 mod c4d_keys;
 mod read;
 mod slots;
@@ -19,8 +20,12 @@ use crate::facts::Engine;
 use crate::request::FailAction;
 use crate::xid::XidTable;
 
+pub use budget::Budget;
 pub use c4d_keys::MOST_DENIED;
 pub use tree::MAX_POLICY_BYTES;
+
+/// Where the policy is if nobody names another file.
+pub const POLICY_FILE: &str = "/etc/aimaster/aimaster.toml";
 
 /// What happens to a job where nothing was decided about its hardware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -63,10 +68,14 @@ pub struct Policy {
     pub checks: Checks,
     /// `[actions]`: what may be done, and what is done by default.
     pub actions: Actions,
+    /// `[budget]`: what all jobs together may take out of service.
+    pub budget: Budget,
     /// `[runtime]`: the check while the job runs.
     pub runtime: Runtime,
     /// `[c4d]`: the thresholds of its rules.
     pub c4d: Settings,
+    /// `[history]`: what each node remembers of its own results.
+    pub history: History,
     /// `[time]`: bounds.
     pub time: Time,
     /// `[network]`: addresses and ports.
@@ -208,6 +217,13 @@ pub struct Runtime {
     pub xid: XidTable,
 }
 
+/// `[history]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct History {
+    /// Whether nodes keep their results below `paths.state_dir`, and say when a part declines (default: true).
+    pub enabled: bool,
+}
+
 /// `[time]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Time {
@@ -271,7 +287,7 @@ pub struct CudaEngine {
 /// `[paths]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Paths {
-    /// Absolute path of scontrol (default /usr/bin/scontrol); squeue is taken from the same folder.
+    /// Absolute path of scontrol (default /usr/bin/scontrol); squeue and sinfo are taken from the same folder.
     pub scontrol: PathBuf,
     /// Absolute path of scancel (default /usr/bin/scancel).
     pub scancel: PathBuf,
@@ -281,6 +297,8 @@ pub struct Paths {
     pub report_owner: ReportOwner,
     /// Folder of baselines: `<gpu>.toml` and `host.toml` (default /etc/aimaster/baselines).
     pub baseline_dir: PathBuf,
+    /// Folder of what a node keeps over restarts: its history, in `<node>/` (default /var/lib/aimaster).
+    pub state_dir: PathBuf,
     /// User that the worker runs as; empty: `aimaster` where that user exists, else `nobody`.
     pub worker_user: String,
     /// Socket of munged; empty: from AuthInfo of slurm.conf, else /run/munge/munge.socket.2.
@@ -314,6 +332,7 @@ impl Default for Policy {
                 on_environment: None,
                 on_controller_lost: ControllerLost::Start,
             },
+            budget: Budget::default(),
             runtime: Runtime {
                 enabled: true,
                 always: false,
@@ -322,6 +341,7 @@ impl Default for Policy {
                 xid: XidTable::default(),
             },
             c4d: Settings::default(),
+            history: History { enabled: true },
             time: Time { join_s: 60, max_deadline_s: 300, job_poll_s: 3, scontrol_s: 5, torch_start_s: 30 },
             network: Network {
                 port_first: 27_000,
@@ -345,6 +365,7 @@ impl Default for Policy {
                 report_dir: "/var/log/aimaster/reports".into(),
                 report_owner: ReportOwner::Root,
                 baseline_dir: "/etc/aimaster/baselines".into(),
+                state_dir: "/var/lib/aimaster".into(),
                 worker_user: String::new(),
                 munge_socket: PathBuf::new(),
                 libmunge: "libmunge.so.2".into(),

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::action::{Decision, JobAction};
 use crate::check::Phase;
 use crate::facts::{Engine, Roster};
+use crate::judge::{Hardware, Suite};
+use crate::measurement::Metric;
 use crate::verdict::{Finding, Outcome, Rate, Status, Verdict};
 use crate::wording;
 
@@ -24,6 +26,9 @@ pub struct Report {
     pub check_number: u32,
     /// What measured.
     pub engine: Engine,
+    /// What it measured on; not in reports of early versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<MeasuredOn>,
     /// When the leader's prolog started.
     pub started_at: Timestamp,
     /// When the verdict stood.
@@ -40,11 +45,38 @@ pub struct Report {
     pub items: Vec<Item>,
     /// Nodes that were drained by this run.
     pub drained: Vec<String>,
+    /// Nodes that would have been drained, but for what all jobs together may take out of service.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_back: Vec<String>,
     /// What could not be done, and what the user should know.
     pub errors: Vec<String>,
     /// What is worth knowing of the hardware, beside the findings.
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// What the nodes of a job have alike, as far as limits depend on it; nothing where they differ, and on the host engine.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct MeasuredOn {
+    /// The model of all GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+    /// GPUs of each node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u32>,
+    /// Whether NVLink multicast was allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvls: Option<bool>,
+}
+
+impl MeasuredOn {
+    /// What a suite measures on once the nodes have met.
+    #[must_use]
+    pub fn of(suite: &Suite) -> Self {
+        let Hardware { gpu, gpus, nvls, .. } = &suite.hardware;
+        let nvls = (suite.engine == Engine::Cuda).then_some(*nvls);
+        Self { gpu: gpu.clone(), gpus: *gpus, nvls }
+    }
 }
 
 /// One finding.
@@ -60,7 +92,10 @@ pub struct Item {
     pub peers: Vec<String>,
     /// The outcome.
     pub status: Status,
-    /// The number that decided.
+    /// The quantity that decided; not in reports of early versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<Metric>,
+    /// Its value.
     pub value: Option<f64>,
     /// Size of its messages, where several are told apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,6 +143,8 @@ pub struct RunId {
     pub check_number: u32,
     /// What measured.
     pub engine: Engine,
+    /// What it measured on.
+    pub hardware: MeasuredOn,
 }
 
 impl Report {
@@ -126,6 +163,7 @@ impl Report {
             cluster: run.cluster.clone(),
             check_number: run.check_number,
             engine: run.engine,
+            hardware: Some(run.hardware.clone()),
             started_at,
             finished_at,
             outcome: verdict.outcome,
@@ -139,6 +177,7 @@ impl Report {
             nodes: roster.nodes.iter().map(|entry| entry.name.clone()).collect(),
             items: verdict.findings.iter().map(|finding| item(roster, finding)).collect(),
             drained: Vec::new(),
+            held_back: Vec::new(),
             errors: decision.notes.clone(),
             notes: verdict.notes.clone(),
         }
@@ -170,6 +209,9 @@ impl Report {
         if !self.drained.is_empty() {
             _ = writeln!(text, "drained: {}", printable(&self.drained.join(", ")));
         }
+        if !self.held_back.is_empty() {
+            _ = writeln!(text, "not drained, over the budget: {}", printable(&self.held_back.join(", ")));
+        }
         for error in self.errors.iter().chain(&self.notes) {
             _ = writeln!(text, "note: {}", printable(error));
         }
@@ -200,6 +242,7 @@ fn item(roster: &Roster, finding: &Finding) -> Item {
         },
         peers: finding.peers.iter().map(|node| roster.name(*node).to_owned()).collect(),
         status: finding.status,
+        metric: finding.metric,
         value: finding.value,
         bytes: finding.bytes,
         unit: finding.metric.map(|metric| metric.unit().to_owned()),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::CheckName;
 use crate::facts::NodeId;
-use crate::measurement::{CheckError, Measurement};
+use crate::measurement::{CheckError, Measurement, PartError};
 
 /// Why a round is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -69,6 +69,13 @@ impl Round {
 pub enum NodeOutcome {
     /// Its numbers.
     Measured(Vec<Measurement>),
+    /// Numbers of some of its parts, and why the others have none.
+    Partly {
+        /// The numbers.
+        numbers: Vec<Measurement>,
+        /// The others, at least one.
+        parts: Vec<PartError>,
+    },
     /// It could not do its work.
     Error(CheckError),
     /// It was lost to the session before it answered.
@@ -76,6 +83,26 @@ pub enum NodeOutcome {
         /// How the loss showed, in words.
         because: String,
     },
+}
+
+impl NodeOutcome {
+    /// Its numbers, if it has any.
+    #[must_use]
+    pub fn numbers(&self) -> &[Measurement] {
+        match self {
+            Self::Measured(numbers) | Self::Partly { numbers, .. } => numbers,
+            Self::Error(_) | Self::Lost { .. } => &[],
+        }
+    }
+
+    /// Its parts that have none.
+    #[must_use]
+    pub fn parts(&self) -> &[PartError] {
+        match self {
+            Self::Partly { parts, .. } => parts,
+            Self::Measured(_) | Self::Error(_) | Self::Lost { .. } => &[],
+        }
+    }
 }
 
 /// A round and what every participant brought back; all nodes hold the same one.

@@ -12,7 +12,7 @@ use diag::check::CheckName::{self, AllGather2, AllReduce, AllReduce1, AllReduce2
 use diag::facts::Engine;
 use diag::measurement::Subject;
 use diag::policy::Policy;
-use diag::report::{Report, RunId, user_lines};
+use diag::report::{MeasuredOn, Report, RunId, user_lines};
 use diag::request::FailAction;
 use diag::round::{NodeOutcome, RoundResult};
 use diag::verdict::{FaultClass, Finding, Outcome, Status};
@@ -37,7 +37,13 @@ fn report(job: &Job, run: &Run) -> Report {
         job_id: 12,
         check_number: 1,
     });
-    let id = RunId { job_id: 12, cluster: "c".into(), check_number: 1, engine: Engine::Host };
+    let id = RunId {
+        job_id: 12,
+        cluster: "c".into(),
+        check_number: 1,
+        engine: Engine::Host,
+        hardware: MeasuredOn::default(),
+    };
     Report::new(&id, &roster, &run.verdict, &decision, (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH))
 }
 

@@ -2,7 +2,7 @@
 //! lives for as long as its work. It measures nothing.
 
 use crate::cuda::{Collective, CudaError, DeviceBuffer, Stream};
-use crate::nccl::{self, Comm, NcclError};
+use crate::nccl::{self, Comm, NcclError, Operation};
 
 /// The memory of a rank: what it sends and what it receives, of the same size.
 pub struct Memory {
@@ -47,6 +47,14 @@ pub fn enqueue(
 ) -> Result<(), NcclError> {
     let ranks = comm.place().ranks as usize;
     let elements = bytes / size_of::<f32>();
+    let (operation, count) = match collective {
+        Collective::AllReduce { .. } => (Operation::AllReduce, elements),
+        Collective::AllGather { .. } => (Operation::AllGather, elements / ranks),
+        Collective::AllToAll { .. } => (Operation::AllToAll, elements / ranks),
+        Collective::Received { .. } => {
+            return Err(NcclError::Place { ranks: comm.place().ranks, rank: 0 });
+        }
+    };
     // SAFETY: the addresses and lengths are those of device buffers of this crate. While a stream of their context
     // holds work they are not freed even when they are dropped (`Context::give_back`), and the exclusive borrow of both
     // ends only after the work was queued; what is queued on the same stream later runs after it.
@@ -59,14 +67,5 @@ pub fn enqueue(
     // SAFETY: the stream is borrowed for the call, and a stream whose owner is gone is not destroyed while it holds work
     // (`Context::retire`).
     let queue = unsafe { nccl::Stream::from_raw(stream.handle()) };
-    match collective {
-        Collective::AllReduce { .. } => comm.all_reduce(send, receive, elements.max(1), queue, until),
-        Collective::AllGather { .. } => {
-            comm.all_gather(send, receive, (elements / ranks).max(1), queue, until)
-        }
-        Collective::AllToAll { .. } => {
-            comm.all_to_all(send, receive, (elements / ranks).max(1), queue, until)
-        }
-        Collective::Received { .. } => Err(NcclError::Place { ranks: comm.place().ranks, rank: 0 }),
-    }
+    comm.collective(operation, (send, receive), count.max(1), queue, until)
 }

@@ -13,4 +13,4 @@ pub mod nccl;
 pub mod nvml;
 pub mod sysfs;
 
-pub use libraries::{Libraries, LibraryError, Purpose, require_cuda};
+pub use libraries::{Libraries, LibraryError, Purpose};

@@ -13,12 +13,12 @@
 //! wheels ship no others.
 
 use std::error::Error as _;
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
 
 /// Where the dynamic loader looks for a name without a path.
 const LOADER_SEARCH: &str = "by the dynamic loader: LD_LIBRARY_PATH, /etc/ld.so.cache, /lib, /usr/lib";
@@ -37,9 +37,6 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// All that the CUDA engine needs.
-    pub const ALL: [Self; 4] = [Self::Driver, Self::Nvml, Self::CublasLt, Self::Nccl];
-
     /// How it is called in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -60,6 +57,14 @@ impl Purpose {
             Self::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12"],
             Self::Nccl => &["libnccl.so.2"],
         }
+    }
+}
+
+impl Purpose {
+    /// When the loader looks for what a library needs of others: of NCCL at once, so that what is missing is an error and
+    /// not the end of the process in a call; the driver's own libraries come as one with what they need.
+    fn binding(self) -> c_int {
+        if self == Self::Nccl { RTLD_NOW } else { RTLD_LAZY }
     }
 }
 
@@ -152,7 +157,7 @@ impl Libraries {
             // SAFETY: the path is the policy's, which root alone can write, or the vendor's own name; these
             // libraries' initialisers start nothing until a function is called, and RTLD_LOCAL keeps their
             // symbols out of everybody else's way.
-            match unsafe { Library::open(Some(&path), RTLD_LAZY | RTLD_LOCAL) } {
+            match unsafe { Library::open(Some(&path), purpose.binding() | RTLD_LOCAL) } {
                 Ok(library) => return Ok(Loaded { purpose, path, library: ManuallyDrop::new(library) }),
                 Err(error) => said = Some(words(&error)),
             }
@@ -171,14 +176,6 @@ impl Libraries {
         };
         Err(LibraryError::Missing { purpose, names, loader, searched })
     }
-}
-
-/// Whether every library of the CUDA engine can be loaded.
-///
-/// # Errors
-/// The first library that can't.
-pub fn require_cuda(libraries: &Libraries) -> Result<(), LibraryError> {
-    Purpose::ALL.iter().try_for_each(|purpose| libraries.open(*purpose).map(drop))
 }
 
 /// An open library. It stays mapped until the process ends: the vendor's libraries keep threads and exit handlers
@@ -205,14 +202,21 @@ impl Loaded {
     /// # Errors
     /// The library has none of that name.
     pub(crate) unsafe fn function<F: Copy>(&self, symbol: &CStr) -> Result<F, LibraryError> {
-        // SAFETY: the caller vouches for the type; the library is never unmapped, so the pointer stays good.
-        let found = unsafe { self.library.get::<F>(symbol.to_bytes_with_nul()) };
-        found.map(|pointer| *pointer).map_err(|error| LibraryError::Symbol {
+        let missing = |loader: String| LibraryError::Symbol {
             purpose: self.purpose,
             library: self.path.display().to_string(),
             symbol: symbol.to_string_lossy().into_owned(),
-            loader: words(&error),
-        })
+            loader,
+        };
+        // SAFETY: any symbol has an address, and none is read.
+        let address = unsafe { self.library.get::<*const c_void>(symbol.to_bytes_with_nul()) };
+        let address = address.map_err(|error| missing(words(&error)))?;
+        if address.is_null() {
+            return Err(missing("it is null".to_owned()));
+        }
+        // SAFETY: the caller vouches for the type; the library is never unmapped, so the pointer stays good.
+        let found = unsafe { self.library.get::<F>(symbol.to_bytes_with_nul()) };
+        found.map(|pointer| *pointer).map_err(|error| missing(words(&error)))
     }
 }
 
@@ -321,12 +325,5 @@ mod tests {
         let file = folder.path().join("lib64/libcublasLt.so.13");
         touch(&file);
         assert_eq!(cublas_lt(folder.path()).candidates(Purpose::CublasLt), [file]);
-    }
-
-    #[test]
-    fn what_is_missing_is_the_first_of_all() {
-        let libraries = Libraries { cuda: Some("/nowhere".into()), ..Libraries::default() };
-        let error = require_cuda(&libraries).unwrap_err();
-        assert!(matches!(error, LibraryError::Missing { purpose: Purpose::Driver, .. }), "{error}");
     }
 }

@@ -7,12 +7,14 @@
     reason = "a test may stop at the first surprise"
 )]
 
+#[path = "cuda/built.rs"]
+mod built;
 mod nccl_fake;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kernels::nccl::{Abort, Comm, Nccl, NcclError, Place, Progress, Span, Stream, Until};
+use kernels::nccl::{Abort, Comm, Nccl, NcclError, Operation, Place, Span, Stream, Until};
 use nccl_fake::{Fake, Knob, Variant};
 
 /// Far more than a healthy step of these tests takes.
@@ -46,7 +48,9 @@ fn a_missing_library_is_named_with_the_search_path_and_the_loaders_words() {
     let empty = nccl_fake::folder("empty");
     let text = Nccl::load(Some(&empty)).unwrap_err().to_string();
     assert!(
-        text.contains("empty") && text.contains("libnccl.so.2") && text.contains("in that folder"),
+        text.contains(empty.to_str().unwrap())
+            && text.contains("libnccl.so.2")
+            && text.contains("in the folder"),
         "{text}"
     );
 }
@@ -58,7 +62,6 @@ fn a_file_and_its_folder_both_load() {
         let nccl = Nccl::load(Some(&path)).unwrap();
         assert_eq!(nccl.version().to_string(), "2.28.9");
         assert_eq!(nccl.library(), fake.path);
-        assert!(nccl.has_all_to_all());
     }
 }
 
@@ -68,6 +71,48 @@ fn a_missing_required_function_is_an_error_that_names_it() {
     let text = Nccl::load(Some(&fake.path)).unwrap_err().to_string();
     assert!(text.contains("has no ncclCommInitRankConfig"), "{text}");
     assert!(text.contains("undefined symbol"), "the loader's words: {text}");
+}
+
+/// What a library needs to be NCCL.
+const REQUIRED: [&str; 14] = [
+    "ncclGetVersion",
+    "ncclGetUniqueId",
+    "ncclCommInitRankConfig",
+    "ncclCommGetAsyncError",
+    "ncclCommAbort",
+    "ncclCommDestroy",
+    "ncclCommCount",
+    "ncclCommUserRank",
+    "ncclGroupStart",
+    "ncclGroupEnd",
+    "ncclAllReduce",
+    "ncclAllGather",
+    "ncclSend",
+    "ncclRecv",
+];
+
+#[test]
+fn every_required_function_that_is_missing_is_named_with_the_library() {
+    let folder = tempfile::tempdir().unwrap();
+    for missing in REQUIRED {
+        let others = REQUIRED.iter().filter(|name| **name != missing);
+        let source: String = others.map(|name| format!("void {name}(void) {{}}\n")).collect();
+        let library = built::build(folder.path(), &format!("lacks-{missing}"), &source);
+        let text = Nccl::load(Some(&library)).unwrap_err().to_string();
+        assert!(text.contains(&format!("has no {missing} (")), "{text}");
+        assert!(text.contains(library.to_str().unwrap()), "{text}");
+    }
+}
+
+#[test]
+fn nccl_of_a_python_environment_is_found_in_the_environment_s_own_folder() {
+    let fake = Fake::new("python", Variant::Whole);
+    let environment = tempfile::tempdir().unwrap();
+    let folder = environment.path().join("lib/python3.12/site-packages/nvidia/nccl/lib");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::copy(&fake.path, folder.join("libnccl.so.2")).unwrap();
+    let nccl = Nccl::load(Some(environment.path())).unwrap();
+    assert_eq!(nccl.library(), folder.join("libnccl.so.2"));
 }
 
 #[test]
@@ -81,15 +126,17 @@ fn what_is_too_old_to_be_ended_is_refused() {
 fn missing_optional_functions_are_done_without() {
     let fake = Fake::new("bare", Variant::WithoutOptional);
     let nccl = Nccl::load(Some(&fake.path)).unwrap();
-    assert!(!nccl.has_all_to_all());
     let mut comm = init(&nccl, 4, LONG).unwrap();
     let (send, receive, stream) = memory();
-    comm.all_to_all(send, receive, 8, stream, until(LONG)).unwrap();
+    comm.collective(Operation::AllToAll, (send, receive), 8, stream, until(LONG)).unwrap();
     assert_eq!((fake.get(Knob::Sends), fake.get(Knob::Recvs), fake.get(Knob::GroupEnds)), (4, 4, 1));
     let error = comm.split(Some(0), 0, until(LONG)).unwrap_err().to_string();
     assert_eq!(error, "NCCL 2.28.9 has no ncclCommSplit");
     fake.set(Knob::CollectiveResult, 2);
-    let error = comm.all_to_all(send, receive, 8, stream, until(LONG)).unwrap_err().to_string();
+    let error = comm
+        .collective(Operation::AllToAll, (send, receive), 8, stream, until(LONG))
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "NCCL: ncclSend and ncclRecv in a group: ncclSystemError (2)");
     assert_eq!(fake.get(Knob::GroupEnds), 2, "a group is ended after an error too");
     comm.close(until(LONG)).unwrap();
@@ -107,10 +154,9 @@ fn calls_wait_until_the_one_before_is_done() {
     // The fake refuses a call on a busy communicator, as NCCL does, and says "success" early as ncclCommSplit may.
     for early in [0, 1] {
         fake.set(Knob::SaysSuccessEarly, early);
-        comm.all_reduce(send, receive, 1024, stream, until(LONG)).unwrap();
-        comm.all_gather(send, receive, 512, stream, until(LONG)).unwrap();
-        comm.all_to_all(send, receive, 512, stream, until(LONG)).unwrap();
-        assert_eq!(comm.async_error().unwrap(), Progress::Idle);
+        comm.collective(Operation::AllReduce, (send, receive), 1024, stream, until(LONG)).unwrap();
+        comm.collective(Operation::AllGather, (send, receive), 512, stream, until(LONG)).unwrap();
+        comm.collective(Operation::AllToAll, (send, receive), 512, stream, until(LONG)).unwrap();
     }
     assert_eq!(fake.get(Knob::Collectives), 6);
     fake.set(Knob::FinalizePolls, 40);
@@ -213,7 +259,10 @@ fn a_result_that_nobody_knows_is_an_error_with_its_number() {
     let (send, receive, stream) = memory();
     for knob in [Knob::CollectiveResult, Knob::AsyncResult] {
         fake.set(knob, 4242);
-        let error = comm.all_reduce(send, receive, 4, stream, until(LONG)).unwrap_err().to_string();
+        let error = comm
+            .collective(Operation::AllReduce, (send, receive), 4, stream, until(LONG))
+            .unwrap_err()
+            .to_string();
         let words =
             "NCCL: ncclAllReduce: a result that this software does not know (4242): fake: the cable is out";
         assert!(error.starts_with(words), "{error}");
@@ -229,13 +278,15 @@ fn an_error_in_the_background_of_a_collective_is_reported_with_its_text() {
     let (send, receive, stream) = memory();
     fake.set(Knob::Polls, 3);
     fake.set(Knob::AsyncResult, 6);
-    let error = comm.all_reduce(send, receive, 4, stream, until(LONG)).unwrap_err().to_string();
+    let error = comm
+        .collective(Operation::AllReduce, (send, receive), 4, stream, until(LONG))
+        .unwrap_err()
+        .to_string();
     let words = "NCCL: ncclAllReduce: ncclRemoteError (6): fake: the cable is out; fake: rank 1 is gone";
     assert_eq!(error, words);
     // Enqueued, and lost while the GPU works on it.
     let error = comm.wait("all_reduce", until(LONG), || false).unwrap_err().to_string();
     assert!(error.starts_with("NCCL: all_reduce: ncclRemoteError (6)"), "{error}");
-    assert!(matches!(comm.async_error(), Err(NcclError::Failed { code: 6, .. })));
     assert_eq!(comm.abort(LONG), Abort::Done);
     assert_eq!((fake.get(Knob::Aborts), fake.get(Knob::Live)), (1, 0));
 }
@@ -257,7 +308,7 @@ fn work_that_never_ends_is_given_up_and_the_communicator_with_it() {
         "{error:?}"
     );
     let (send, receive, stream) = memory();
-    let error = comm.all_reduce(send, receive, 4, stream, until(LONG)).unwrap_err();
+    let error = comm.collective(Operation::AllReduce, (send, receive), 4, stream, until(LONG)).unwrap_err();
     assert!(matches!(error, NcclError::Gone { .. }), "{error:?}");
     drop(comm);
     assert_eq!((fake.get(Knob::Aborts), fake.get(Knob::BadHandles)), (1, 0));
@@ -291,7 +342,9 @@ fn a_split_gives_a_communicator_or_none() {
     fake.set(Knob::Polls, -1);
     let error = comm.split(Some(0), 0, until(SHORT)).unwrap_err();
     assert!(matches!(error, NcclError::Deadline { operation: "ncclCommSplit", .. }), "{error:?}");
-    assert!(matches!(comm.async_error(), Err(NcclError::Gone { .. })));
+    let (send, receive, stream) = memory();
+    let error = comm.collective(Operation::AllReduce, (send, receive), 4, stream, until(LONG)).unwrap_err();
+    assert!(matches!(error, NcclError::Gone { .. }), "{error:?}");
 }
 
 #[test]
@@ -306,7 +359,8 @@ fn several_communicators_live_on_several_threads() {
                 let mut comm = Comm::init(&nccl, &id, Place { ranks: 8, rank }, until(LONG)).unwrap();
                 let (send, receive, stream) = memory();
                 for _ in 0..50 {
-                    comm.all_reduce(send, receive, 1024, stream, until(LONG)).unwrap();
+                    comm.collective(Operation::AllReduce, (send, receive), 1024, stream, until(LONG))
+                        .unwrap();
                 }
                 if rank % 2 == 0 { comm.close(until(LONG)).unwrap() } else { drop(comm) }
             });
@@ -317,30 +371,23 @@ fn several_communicators_live_on_several_threads() {
 }
 
 #[test]
-fn a_group_waits_for_every_communicator_in_it() {
-    let fake = Fake::new("group", Variant::Whole);
-    let nccl = Nccl::load(Some(&fake.path)).unwrap();
-    let (mut one, mut other) = (init(&nccl, 2, LONG).unwrap(), init(&nccl, 2, LONG).unwrap());
-    let (send, receive, stream) = memory();
-    let group = nccl.group().unwrap();
-    one.all_reduce(send, receive, 4, stream, until(LONG)).unwrap();
-    other.all_reduce(send, receive, 4, stream, until(LONG)).unwrap();
-    group.end(&mut [&mut one, &mut other], until(LONG)).unwrap();
-    drop(nccl.group().unwrap());
-    assert_eq!(fake.get(Knob::GroupEnds), 2, "a group that is dropped is ended");
-}
-
-#[test]
 fn memory_that_is_too_short_and_places_that_are_none_are_refused_before_nccl_is_asked() {
     let fake = Fake::new("short", Variant::Whole);
     let nccl = Nccl::load(Some(&fake.path)).unwrap();
     let mut comm = init(&nccl, 4, LONG).unwrap();
     let (send, receive, stream) = memory();
-    let error = comm.all_reduce(send, receive, 1025, stream, until(LONG)).unwrap_err().to_string();
+    let error = comm
+        .collective(Operation::AllReduce, (send, receive), 1025, stream, until(LONG))
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "NCCL: ncclAllReduce: send needs 4100 bytes and has 4096");
-    let error = comm.all_gather(send, receive, 257, stream, until(LONG)).unwrap_err().to_string();
+    let error = comm
+        .collective(Operation::AllGather, (send, receive), 257, stream, until(LONG))
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "NCCL: ncclAllGather: receive needs 4112 bytes and has 4096");
-    let error = comm.all_to_all(send, receive, usize::MAX, stream, until(LONG)).unwrap_err();
+    let error =
+        comm.collective(Operation::AllToAll, (send, receive), usize::MAX, stream, until(LONG)).unwrap_err();
     assert!(matches!(error, NcclError::Short { .. }), "{error:?}");
     assert_eq!(fake.get(Knob::Collectives), 0);
     let id = nccl.unique_id(LONG).unwrap();

@@ -165,7 +165,8 @@ fn order(
     })
 }
 
-fn spool(conf: &SlurmConf, node: &str) -> PathBuf {
+/// Where slurmd of this node keeps the sockets of its steps.
+pub(crate) fn spool(conf: &SlurmConf, node: &str) -> PathBuf {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     conf.slurmd_spool_dir(node, host.trim())
 }

@@ -206,7 +206,10 @@ fn in_scope(scope: &Scope, job: &JobEnv) -> bool {
 }
 
 /// The site's baseline files of the engine, in the order of their names; without a folder those that were built in.
-fn baselines(policy: &Policy) -> Result<Vec<Baselines>, AssignmentError> {
+///
+/// # Errors
+/// If the folder or a file can't be read.
+pub fn baselines(policy: &Policy) -> Result<Vec<Baselines>, AssignmentError> {
     let folder = &policy.paths.baseline_dir;
     let unreadable = |source| AssignmentError::Read { path: folder.clone(), source };
     let mut paths = match std::fs::read_dir(folder) {

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::session::{Session, SessionError};
-use cluster::slurm::apply::{Applied, Step, ThisRun, apply};
+use cluster::slurm::apply::{Applied, Step, ThisRun, apply_then};
 use cluster::slurm::scontrol::Scontrol;
+use diag::action::drains::Kind;
 use diag::action::{self, Case, Decision, JobAction};
+use diag::admin_comment::with_drained;
 use diag::conclude::{self, Caps};
 use diag::explain;
 use diag::facts::NodeId;
 use diag::gate::Gate;
 use diag::job::JobView;
 use diag::policy::{ControllerLost, Undecided};
-use diag::report::{Report, RunId, user_lines};
+use diag::report::{MeasuredOn, Report, RunId, user_lines};
 use diag::round::RoundResult;
 use diag::verdict::{Outcome, Verdict};
 use jiff::Timestamp;
@@ -203,31 +205,19 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
         job_id: job.job_id,
         check_number: assignment.check_number(),
     });
-    let id = RunId {
-        job_id: job.job_id,
-        cluster: job.cluster.clone(),
-        check_number: assignment.check_number(),
-        engine: assignment.policy.engine,
-    };
+    let id = run_id(assignment);
     let times = (run.begun, Timestamp::now());
     let mut report = Report::new(&id, session.roster(), &verdict, &decision, times);
     report.errors.extend(assignment.asked.notices.iter().cloned());
     let path = assignment.policy.paths.report_dir.display().to_string();
     let place = format!("on {}: {path}", job.node);
-    let this_run = ThisRun::starting(job.job_id, job.restart, &job.nodes);
-    let interactive = view.as_ref().is_some_and(|view| !view.batch);
-    report.drained = decision.drains.iter().map(|drain| drain.node.clone()).collect();
-    let steps =
-        steps(&decision, assignment.policy.actions.requeue_nice, interactive, &user_lines(&report, &place));
     let until = if needs_controller(&decision) { run.act_until } else { brief };
-    let applied = if view.is_some() || steps.is_empty() {
-        let applied = apply(run.scontrol, &this_run, &steps, until).await;
-        note(&mut report, &applied);
-        applied
-    } else {
-        note(&mut report, &Applied::default());
-        report.errors.extend(unknown.map(str::to_owned));
-        Applied::default()
+    let applied = match &view {
+        Some(view) => carried_out(run, view, &decision, (&mut report, &place), until).await,
+        None => {
+            report.errors.extend(unknown.filter(|_| !is_nothing(&decision)).map(str::to_owned));
+            Applied::default()
+        }
     };
     let start = starts(run, &decision, &applied);
     if matches!(decision.job, JobAction::Requeue { .. }) && !requeued(&applied) {
@@ -246,6 +236,38 @@ async fn act(run: &Run<'_>, session: &Session, view: Option<JobView>) -> Gate {
     if told { gate } else { gate.untold() }
 }
 
+/// Has the decision carried out, and takes down in the report what came of it.
+async fn carried_out(
+    run: &Run<'_>,
+    view: &JobView,
+    decision: &Decision,
+    (report, place): (&mut Report, &str),
+    until: Instant,
+) -> Applied {
+    let Assignment { job, policy, .. } = run.assignment;
+    let this_run = ThisRun::starting(job.job_id, job.restart, &job.nodes, policy.budget);
+    let rest = |so_far: &Applied| {
+        note_drains(report, so_far);
+        steps(decision, &report.drained, policy.actions.requeue_nice, !view.batch, &user_lines(report, place))
+    };
+    let applied = apply_then(run.scontrol, &this_run, &drains(decision), rest, until).await;
+    note(report, &applied);
+    for line in cluster::events::withheld(&applied.withheld) {
+        run.events.event(&line, true);
+    }
+    applied
+}
+
+fn run_id(assignment: &Assignment) -> RunId {
+    RunId {
+        job_id: assignment.job.job_id,
+        cluster: assignment.job.cluster.clone(),
+        check_number: assignment.check_number(),
+        engine: assignment.policy.engine,
+        hardware: MeasuredOn::of(&assignment.suite),
+    }
+}
+
 /// Leaves the report and the event; the lines for the user.
 async fn publish(run: &Run<'_>, report: &Report, place: String) -> Vec<String> {
     let paths = &run.assignment.policy.paths;
@@ -260,12 +282,28 @@ async fn publish(run: &Run<'_>, report: &Report, place: String) -> Vec<String> {
     user_lines(report, &place)
 }
 
-/// Drains first, then the job: told, requeued or cancelled, and last our part of its comment. A job that passed
-/// gets no comment: nothing in Slurm need change for it.
-fn steps(decision: &Decision, nice: Option<i32>, interactive: bool, lines: &[String]) -> Vec<Step> {
-    let drains = decision.drains.iter();
-    let mut steps: Vec<Step> =
-        drains.map(|drain| Step::Drain { node: drain.node.clone(), reason: drain.reason.clone() }).collect();
+/// The drains, which come first.
+fn drains(decision: &Decision) -> Vec<Step> {
+    let drain =
+        |drain: &action::Drain| Step::Drain { node: drain.node.clone(), reason: drain.reason.clone() };
+    decision.drains.iter().map(drain).collect()
+}
+
+/// Whether nothing is asked of Slurm.
+fn is_nothing(decision: &Decision) -> bool {
+    steps(decision, &[], None, false, &[]).is_empty() && decision.drains.is_empty()
+}
+
+/// Then the job: told, requeued or cancelled, and last our part of its comment. A job that passed gets no comment:
+/// nothing in Slurm need change for it.
+fn steps(
+    decision: &Decision,
+    drained: &[String],
+    nice: Option<i32>,
+    interactive: bool,
+    lines: &[String],
+) -> Vec<Step> {
+    let mut steps = Vec::new();
     if interactive {
         let mut named: Vec<String> = lines.iter().map(|line| format!("aimaster: {line}")).collect();
         if matches!(decision.job, JobAction::End { .. }) {
@@ -277,7 +315,8 @@ fn steps(decision: &Decision, nice: Option<i32>, interactive: bool, lines: &[Str
         steps.push(Step::Requeue { exclude: exclude.clone(), nice });
     }
     if let Some(part) = &decision.comment {
-        steps.push(Step::AdminComment { part: part.clone() });
+        let drained: Vec<&str> = drained.iter().map(String::as_str).collect();
+        steps.push(Step::AdminComment { part: with_drained(part, &drained) });
     }
     if decision.job == (JobAction::End { cancel: true }) {
         steps.push(Step::Cancel);
@@ -285,14 +324,26 @@ fn steps(decision: &Decision, nice: Option<i32>, interactive: bool, lines: &[Str
     steps
 }
 
-/// Takes down what was done and what could not be.
-fn note(report: &mut Report, applied: &Applied) {
-    report.drained.clear();
+/// Takes down which nodes were drained, which not, and why.
+fn note_drains(report: &mut Report, applied: &Applied) {
     for one in &applied.outcomes {
         match (&one.step, &one.result) {
             (Step::Drain { node, .. }, Ok(_)) => report.drained.push(node.clone()),
-            (_, Ok(_)) => {}
-            (step, Err(because)) => report.errors.push(format!("not done: {}: {because}", name(step))),
+            (Step::Drain { .. }, Err(because)) => {
+                report.errors.push(format!("not done: {}: {because}", name(&one.step)));
+            }
+            _ => {}
+        }
+    }
+    let over = applied.withheld.iter().filter(|one| one.kind == Kind::Budget);
+    report.held_back.extend(over.map(|one| one.node.clone()));
+}
+
+/// Takes down what else could not be done.
+fn note(report: &mut Report, applied: &Applied) {
+    for one in applied.outcomes.iter().filter(|one| !matches!(one.step, Step::Drain { .. })) {
+        if let Err(because) = &one.result {
+            report.errors.push(format!("not done: {}: {because}", name(&one.step)));
         }
     }
 }

@@ -125,6 +125,7 @@ pub(crate) fn devices(assignment: &Assignment) -> Result<Option<Devices>, Engine
             nccl: cuda.nccl.clone(),
             nvml: cuda.nvml.clone(),
         },
+        root: "/".into(),
         limit_ms: u64::from(cuda.start_s) * 1000,
     }))
 }

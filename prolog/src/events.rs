@@ -4,6 +4,8 @@ use cluster::events::Events;
 use diag::report::Report;
 use diag::verdict::Outcome;
 
+use crate::assignment::Assignment;
+
 /// The event of a finished suite.
 pub fn finished(events: &Events, report: &Report) {
     let name = match report.outcome {
@@ -24,4 +26,18 @@ pub fn finished(events: &Events, report: &Report) {
         report.summary
     );
     events.event(&line, !matches!(report.outcome, Outcome::Pass | Outcome::Skip));
+}
+
+/// The event of parts of this node that do less than they did; nobody is drained for it.
+pub fn declines(events: &Events, assignment: &Assignment, lines: &[String]) {
+    for line in lines {
+        let (cluster, number) = (&assignment.job.cluster, assignment.check_number());
+        let node = &assignment.job.node;
+        events.event(
+            &format!(
+                "event=PartDeclining cluster={cluster} check_number={number} node={node} summary={line:?}"
+            ),
+            true,
+        );
+    }
 }

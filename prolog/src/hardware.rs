@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use diag::facts::Engine;
 use diag::gpu_facts::reading::NodeReading;
-use diag::gpu_facts::{Known, Needs};
+use diag::gpu_facts::{self, Fact, FactKind, Known, Needs};
+use diag::measurement::Subject;
 
 use crate::assignment::Assignment;
 use crate::engine::{self, EngineError};
-use crate::protocol::Look;
+use crate::protocol::{Look, Opened, TroubleKind};
 use crate::worker_client::Worker;
 
 /// How long NVML and the kernel's files may take. They take some hundred milliseconds; a driver that is loaded for its
@@ -52,4 +53,19 @@ pub(crate) async fn known(assignment: &Assignment, worker: &mut Worker) -> Known
         Ok(reading) => Known::of(me, &NodeReading { name: name.clone(), ..reading.clone() }, &needs),
         Err(error) => Known::nothing(me, format!("{name}: what NVML says of its GPUs is not known: {error}")),
     }
+}
+
+/// What this node knows of itself, with the GPUs that could not be opened.
+pub(crate) fn with_closed(mut facts: Vec<Fact>, assignment: &Assignment, opened: &Opened) -> Vec<Fact> {
+    let (node, name) = (assignment.job.me, &assignment.job.node);
+    for trouble in &opened.troubles {
+        let Some(gpu) = opened.gpus.get(trouble.rank as usize) else { continue };
+        let kind = match trouble.kind {
+            TroubleKind::Broken => FactKind::Fault,
+            TroubleKind::Failed | TroubleKind::Silent => FactKind::Unusable,
+        };
+        let words = format!("{name} GPU {}: it can't be opened: {}", gpu.index, trouble.message);
+        facts.push(Fact::new(kind, Subject::Gpu { node, index: gpu.index }, words));
+    }
+    gpu_facts::bounded(facts)
 }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod alone;
 pub mod assignment;
 pub mod checks;
 pub mod components;
@@ -10,12 +11,14 @@ pub mod conclusion;
 pub mod engine;
 pub mod events;
 mod hardware;
+pub mod history;
 pub mod meeting;
 pub mod progress;
 pub mod protocol;
 pub mod publish;
 pub mod run_folder;
 pub mod suite;
+mod thread_state;
 mod traffic;
 mod trusted_path;
 pub mod watch;

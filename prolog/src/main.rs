@@ -16,15 +16,17 @@ use cluster::slurm::environment::JobEnv;
 use cluster::slurm::scontrol::Scontrol;
 use diag::check::{CheckName, Phase};
 use diag::gate::Gate;
-use diag::policy::Undecided;
+use diag::policy::{POLICY_FILE, Undecided};
 use diag::report::{phase_line, printable};
 use diag::request::effective::Watch;
 use diag::round::RoundResult;
 use jiff::Timestamp;
 use prolog::agent;
+use prolog::alone;
 use prolog::assignment::{self, Assignment, REQUEST_VARIABLE};
 use prolog::conclusion::{self, Run};
 use prolog::engine;
+use prolog::history;
 use prolog::meeting;
 use prolog::progress::Progress;
 use prolog::run_folder::RunFolder;
@@ -32,9 +34,6 @@ use prolog::suite::{self, Bench};
 use prolog::watch::{self, Inquiry, Stop, Stopping};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-
-/// Policy file where the command line names none.
-const POLICY_FILE: &str = "/etc/aimaster/aimaster.toml";
 
 /// This program, in syslog.
 const PROCESS: &str = "aimaster-prolog";
@@ -51,6 +50,9 @@ const CONCLUSION: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
     if let Some(done) = report_writer::write_report(std::env::args_os().skip(1)) {
+        return done;
+    }
+    if let Some(done) = alone::check_node(std::env::args().skip(1)) {
         return done;
     }
     let begun = (Instant::now(), Timestamp::now());
@@ -200,6 +202,7 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
         Ok(Some(why)) => return skip(why).into(),
         Err(error) => return trouble(policy.actions.on_error, true, &error).into(),
     }
+    let recalled = history::recall(assignment);
     let (mut worker, facts) = meeting::facts(assignment).await;
     let mut session = match meeting::session(assignment, &facts, events, &mut stopping).await {
         Ok(session) => session,
@@ -212,12 +215,15 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
     leading.store(session.is_leader(), Ordering::Relaxed);
     let assignment = &assignment.on(session.roster());
     meeting::introduce(&mut worker, &session, events).await;
+    let reading = worker.as_ref().and_then(|worker| worker.reading());
+    let mut past = recalled.arrive(assignment, (&facts, reading), events).await;
     let job_id = assignment.job.job_id;
     let progress = session.is_leader().then(|| Progress::start(Arc::clone(&scontrol), job_id, deadline));
     let mut shown = None;
     let (results, ended) = {
         let suite = &assignment.suite;
-        let mut bench = Bench { suite, policy, facts: &facts, worker: worker.as_mut(), deadline };
+        let mut bench =
+            Bench { suite, policy, facts: &facts, worker: worker.as_mut(), past: &mut past, deadline };
         suite::run(&mut bench, &mut session, &mut stopping, |session, results, next| {
             leading.store(session.is_leader(), Ordering::Relaxed);
             if let Some(progress) = &progress {
@@ -227,6 +233,8 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
         .await
     };
     task.abort();
+    prolog::events::declines(events, assignment, past.told());
+    let keeping = past.keep(session.roster(), &results);
     let run = Run {
         assignment,
         scontrol: &scontrol,
@@ -237,7 +245,7 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
         act_until: deadline + ACTING,
     };
     let concluded = conclusion::gate(run, &mut session, progress, deadline + LAST_WORD);
-    let gate = tokio::join!(concluded, meeting::dismiss(worker, events)).0;
+    let gate = tokio::join!(concluded, meeting::dismiss(worker, events), keeping.end(events)).0;
     Checked { gate, met: Some(agent::met(&session)) }
 }
 

@@ -49,15 +49,20 @@ pub async fn facts(assignment: &Assignment) -> (Option<Worker>, NodeFacts) {
         _ => None,
     };
     // Nor does a node that can't measure leave out why its GPUs can't be used.
-    let known = match &mut worker {
+    let mut known = match &mut worker {
         Some(worker) if assignment.policy.engine == Engine::Cuda => hardware::known(assignment, worker).await,
         _ => Known::default(),
     };
+    let closed = opened.as_ref().and_then(|opened| opened.as_ref().ok()).map(|opened| {
+        known.facts = hardware::with_closed(std::mem::take(&mut known.facts), assignment, opened);
+        opened.troubles.len() == opened.gpus.len()
+    });
     let address = own(assignment).await;
     let unable = match (&ports, &address, &opened) {
         (Err(error), _, _) => Some(format!("{error:#}")),
         (_, Err(error), _) => Some(format!("its own address is not known: {error}")),
         (_, _, Some(Err(error))) => Some(error.to_string()),
+        _ if closed == Some(true) => Some("none of the job's GPUs can be used".to_owned()),
         _ => None,
     };
     let opened = opened.and_then(Result::ok);

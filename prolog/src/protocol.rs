@@ -12,7 +12,7 @@ use diag::facts::NodeId;
 use diag::gpu_facts::reading::{Load, NodeReading};
 use serde::{Deserialize, Serialize};
 
-pub use devices::{Device, Devices, Libraries, Look, Opened};
+pub use devices::{Device, Devices, Libraries, Look, Opened, Trouble, TroubleKind};
 pub use frames::{Decoder, FrameError, MAX_FRAME, encode};
 pub use gloo::{Gloo, Glooed};
 
@@ -253,7 +253,7 @@ pub enum Reply {
 }
 
 /// Counted products.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Products {
     /// Finished in the window, all ranks together.
     pub products: u64,
@@ -274,6 +274,8 @@ pub struct Products {
     pub wrong: Vec<(u32, String)>,
     /// Of GPUs: what was seen of each rank's meanwhile. Host: none.
     pub loads: Vec<Load>,
+    /// Ranks that have no number.
+    pub troubles: Vec<Trouble>,
 }
 
 /// Wake-ups of threads.
@@ -287,8 +289,10 @@ pub struct WakeUps {
     pub tail_us: f64,
     /// Some of them, from the fastest to the slowest, at most [`MAX_SAMPLES`].
     pub samples_us: Vec<f64>,
-    /// Of GPUs: each rank by itself. Host: none.
-    pub per_rank: Vec<Launches>,
+    /// Of GPUs: each rank by itself, if it has numbers. Host: none.
+    pub per_rank: Vec<Option<Launches>>,
+    /// Ranks that have none.
+    pub troubles: Vec<Trouble>,
 }
 
 /// Kernel launches on one GPU, µs.
@@ -314,6 +318,8 @@ pub enum Overlapped {
     Measured(Box<Overlap>),
     /// Ranks of this node that can't reach each other.
     Unreachable(Vec<Unreachable>),
+    /// Ranks that kept the others from it.
+    Broken(Vec<Trouble>),
 }
 
 /// The numbers of an overlap.
@@ -335,6 +341,8 @@ pub enum Collected {
     Measured(Busbw),
     /// Ranks that this node could not reach, or that left.
     Unreachable(Vec<Unreachable>),
+    /// Ranks of this node that kept the others from it.
+    Broken(Vec<Trouble>),
     /// Another node could not do its part, and says so itself.
     PeerBroken,
 }

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::checks::{self, Context, Support};
+use crate::history::Past;
 use crate::traffic;
 use crate::watch::{Stop, Stopping};
 use crate::worker_client::Worker;
@@ -41,6 +42,8 @@ pub struct Bench<'b> {
     pub facts: &'b NodeFacts,
     /// What measures; `None`: it could not be started, as the facts say.
     pub worker: Option<&'b mut Worker>,
+    /// What this node remembers of its own results.
+    pub past: &'b mut Past,
     /// When the request's time is over.
     pub deadline: Instant,
 }
@@ -145,19 +148,28 @@ async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Ins
         policy: bench.policy,
         worker,
         now: &Timestamp::now,
+        parts: Vec::new(),
     };
     let ports = between_gpus(bench.suite, round.check);
     let before = if ports { traffic::quiet(Path::new("/")).await } else { None };
     let measured = check.run(&mut context).await.map(finite);
+    let parts = context.parts;
     let after = if before.is_some() { traffic::quiet(Path::new("/")).await } else { None };
     match measured {
         Ok(numbers) => match numbers.iter().find(|one| !one.value.is_finite()) {
             // JSON has no such number: it would not reach the others.
             Some(broken) => error(ErrorKind::Worker, format!("{}: measured {}", round.check, broken.value)),
-            None => Some(NodeOutcome::Measured(match before.zip(after) {
-                Some((before, after)) => with_traffic(bench, place, numbers, (&before, &after)),
-                None => numbers,
-            })),
+            None => {
+                let mut numbers = match before.zip(after) {
+                    Some((before, after)) => with_traffic(bench, place, numbers, (&before, &after)),
+                    None => numbers,
+                };
+                bench.past.compare(&place.roster, &mut numbers);
+                Some(match parts.is_empty() {
+                    true => NodeOutcome::Measured(numbers),
+                    false => NodeOutcome::Partly { numbers, parts },
+                })
+            }
         },
         Err(error) => {
             if let Some(worker) = bench.worker.as_deref_mut() {

@@ -18,6 +18,8 @@ use crate::protocol::{
     Answer, Call, DataKey, Decoder, Devices, FrameError, Listen, Look, Opened, Reply, Request, encode,
 };
 
+use crate::thread_state;
+
 pub use kernels::confined::UserError;
 
 /// How long a worker may take to give up what it does and say so, before it is replaced.
@@ -83,10 +85,12 @@ pub enum WorkerError {
         status: String,
     },
     /// It did not answer in time.
-    #[error("the worker did not answer within {} ms", .within.as_millis())]
+    #[error("the worker did not answer within {} ms{waits}", .within.as_millis())]
     Timeout {
         /// How long it had.
         within: Duration,
+        /// Which of its threads wait inside the kernel, in words; empty: none.
+        waits: String,
     },
     /// It said that it can't.
     #[error("the worker can't: {message}")]
@@ -98,7 +102,10 @@ pub enum WorkerError {
     #[error("the worker had to be replaced {MAX_RESTARTS} times and is not started again")]
     KeepsEnding,
     /// It survived SIGKILL, as a process does that waits for a device.
-    #[error("the worker (pid {pid}, state {state}) is still there after SIGKILL; it waits inside the kernel")]
+    #[error(
+        "the worker (pid {pid}, state {state}) is still there after SIGKILL; it waits inside the kernel and is left \
+         behind, its GPUs are not measured: see the kernel's log, and restart the node if it stays so"
+    )]
     StillThere {
         /// Its pid.
         pid: i32,
@@ -124,6 +131,8 @@ pub struct Worker {
     restarts: u32,
     /// A request was sent whose answer was not waited for.
     unanswered: bool,
+    /// Pid and state of a process that could not be ended: it holds the ports and the GPUs, so there is no other.
+    left_behind: Option<(i32, char)>,
 }
 
 #[derive(Debug)]
@@ -153,6 +162,7 @@ impl Worker {
             next_id: 0,
             restarts: 0,
             unanswered: false,
+            left_behind: None,
         })
     }
 
@@ -189,7 +199,7 @@ impl Worker {
         if let (None, Some(process), Some((_, id))) = (&self.seen, &mut self.process, &self.look) {
             match timeout(within, process.exchange(*id, &mut self.seen)).await {
                 Ok(answer) => _ = answer?,
-                Err(_) => return Err(WorkerError::Timeout { within }),
+                Err(_) => return Err(self.silent(within)),
             }
         }
         self.reading().ok_or_else(|| WorkerError::Died { status: "before it told what it saw".to_owned() })
@@ -231,7 +241,10 @@ impl Worker {
             return Ok(());
         }
         let within = until.saturating_duration_since(Instant::now());
-        timeout(within, self.make_ready()).await.unwrap_or(Err(WorkerError::Timeout { within }))
+        match timeout(within, self.make_ready()).await {
+            Ok(ready) => ready,
+            Err(_) => Err(self.silent(within)),
+        }
     }
 
     /// The pid, while there is a process.
@@ -244,7 +257,7 @@ impl Worker {
     /// left and named.
     pub async fn stop(mut self) -> Result<(), WorkerError> {
         if self.process.is_none() {
-            return Ok(());
+            return self.none_left_behind();
         }
         // Its answer does not matter: what counts is that it ends.
         let _ = self.ask(Request::Stop, STOP_WAIT).await;
@@ -268,10 +281,11 @@ impl Worker {
             {
                 return Ok(());
             }
-            if let Some(mut process) = self.process.take() {
-                process.kill().await?;
+            if let Some(process) = self.process.take() {
+                self.end(process).await?;
             }
         }
+        self.none_left_behind()?;
         if self.restarts >= MAX_RESTARTS {
             return Err(WorkerError::KeepsEnding);
         }
@@ -324,16 +338,41 @@ impl Worker {
             }
             Ok(Err(error)) => error,
             // It may still be busy; the next call finds out.
-            Err(_) => return Err(WorkerError::Timeout { within }),
+            Err(_) => return Err(self.silent(within)),
         };
         // The stream is of no use any more, whatever the process does.
         let Some(mut process) = self.process.take() else { return Err(error) };
         match (error, timeout(STOP_WAIT, process.child.wait()).await) {
             (WorkerError::Socket(_), Ok(Ok(status))) => Err(WorkerError::Died { status: describe(status) }),
             (error, _) => {
-                process.kill().await?;
+                self.end(process).await?;
                 Err(error)
             }
+        }
+    }
+
+    /// Kills a process, or takes note that this one can't be.
+    async fn end(&mut self, mut process: Process) -> Result<(), WorkerError> {
+        let ended = process.kill().await;
+        if let Err(WorkerError::StillThere { pid, state }) = ended {
+            self.left_behind = Some((pid, state));
+        }
+        ended
+    }
+
+    fn none_left_behind(&self) -> Result<(), WorkerError> {
+        match self.left_behind {
+            Some((pid, state)) => Err(WorkerError::StillThere { pid, state }),
+            None => Ok(()),
+        }
+    }
+
+    /// The process did not answer.
+    fn silent(&self, within: Duration) -> WorkerError {
+        let pid = self.pid().and_then(|pid| i32::try_from(pid).ok());
+        WorkerError::Timeout {
+            within,
+            waits: pid.map_or_else(String::new, thread_state::those_inside_kernel),
         }
     }
 }
@@ -410,15 +449,8 @@ impl Process {
             return Ok(());
         }
         let pid = pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0);
-        Err(WorkerError::StillThere { pid, state: state_of(pid) })
+        Err(WorkerError::StillThere { pid, state: thread_state::of_process(pid) })
     }
-}
-
-/// The letter that /proc shows for a process; `?` where it can't be read.
-fn state_of(pid: i32) -> char {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name of the program stands in parentheses and may contain anything.
-    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
 }
 
 fn refusal(reply: Reply) -> WorkerError {

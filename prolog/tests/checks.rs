@@ -83,7 +83,7 @@ impl Job {
         let mut running: Vec<Pin<Box<dyn Future<Output = Outcome> + '_>>> = Vec::new();
         for (me, worker) in (0..).zip(&mut self.workers) {
             running.push(Box::pin(async move {
-                let mut cx = Context { round, me, roster, policy, worker, now: &now };
+                let mut cx = Context { round, me, roster, policy, worker, now: &now, parts: Vec::new() };
                 check.run(&mut cx).await
             }));
         }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use diag::policy::POLICY_FILE;
 use slurm_spank::SpankHandle;
 
 use crate::boundary;
@@ -22,7 +23,7 @@ pub struct Arguments {
 impl Default for Arguments {
     fn default() -> Self {
         Self {
-            policy: "/etc/aimaster/aimaster.toml".into(),
+            policy: POLICY_FILE.into(),
             helpers: "/usr/libexec/aimaster".into(),
             starts_helpers: true,
             mistakes: Vec::new(),

@@ -124,14 +124,15 @@ impl Cluster {
         self.command(CTL, [format!("{NODE_DIR}/aimaster")]).user(ALICE).args(args)
     }
 
-    /// Takes drained nodes back into service, whoever drained them, and waits until all nodes are idle.
+    /// Takes drained nodes back into service, whoever drained them, and waits until all nodes are idle. What is
+    /// remembered of their drains is forgotten, as by an admin who has mended them.
     ///
     /// # Errors
     /// scontrol does not answer, or a node stays busy.
     pub fn put_back(&self) -> Result<()> {
         for (name, _) in self.drained()? {
-            self.scontrol(["update".to_owned(), format!("nodename={name}"), "state=resume".to_owned()])
-                .ok()?;
+            let node = format!("nodename={name}");
+            self.scontrol(["update", &node, "state=resume", "comment="]).ok()?;
         }
         self.wait_idle(self.nodes().len(), IDLE_WAIT)
     }
@@ -145,7 +146,7 @@ impl Cluster {
         let mut policy = String::from("[paths]\n");
         let folder = self.base().join("opt/logged");
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        for name in ["scontrol", "scancel", "squeue"] {
+        for name in ["scontrol", "scancel", "squeue", "sinfo"] {
             let path = folder.join(name);
             let log = self.calls_file();
             let text = format!(
@@ -155,8 +156,8 @@ impl Cluster {
             );
             std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
-            // squeue is taken from where scontrol is.
-            if name != "squeue" {
+            // squeue and sinfo are taken from where scontrol is.
+            if !["squeue", "sinfo"].contains(&name) {
                 policy += &format!("{name} = '{}'\n", path.display());
             }
         }

@@ -121,13 +121,13 @@ impl Cluster {
         ids.max().map(JobId).context("scontrol shows no job")
     }
 
-    /// Returns all drained nodes to service and waits until all nodes are idle.
+    /// Returns all drained nodes to service, forgets what is remembered of them, and waits until all nodes are idle.
     ///
     /// # Errors
     /// They do not become idle in time.
     pub fn undrain(&self) -> Result<()> {
         for (node, _) in self.drained()? {
-            self.scontrol(["update", &format!("nodename={node}"), "state=undrain"]).ok()?;
+            self.scontrol(["update", &format!("nodename={node}"), "state=undrain", "comment="]).ok()?;
         }
         self.wait_idle(self.nodes().len(), IDLE)
     }

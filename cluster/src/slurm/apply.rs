@@ -1,10 +1,14 @@
 //! Carries out decided steps, each after a look at Slurm. What to do was decided before; here it is only found
 //! out that something no longer applies, and then it is left undone and said so.
 
+mod drains;
+
 use std::time::Duration;
 
+use diag::action::drains::Withheld;
 use diag::admin_comment::{is_part, with_part};
 use diag::job::JobView;
+use diag::policy::Budget;
 use tokio::time::{Instant, sleep};
 
 use crate::slurm::scontrol::{Scontrol, ScontrolError};
@@ -54,7 +58,7 @@ pub enum Step {
 }
 
 /// The run that the steps were decided for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ThisRun {
     /// The job's own id.
     pub job_id: u32,
@@ -65,13 +69,15 @@ pub struct ThisRun {
     /// Whether what was found of its nodes holds as well when it is just ending: a fault while it ran often ends it, and
     /// its nodes are still its own. Drains follow then; nothing is done to the job.
     pub ending: bool,
+    /// What all jobs together may take out of service.
+    pub budget: Budget,
 }
 
 impl ThisRun {
     /// Of a job whose prologs run.
     #[must_use]
-    pub fn starting(job_id: u32, restart: u32, nodes: &[String]) -> Self {
-        Self { job_id, restart, nodes: nodes.to_vec(), ending: false }
+    pub fn starting(job_id: u32, restart: u32, nodes: &[String], budget: Budget) -> Self {
+        Self { job_id, restart, nodes: nodes.to_vec(), ending: false, budget }
     }
 }
 
@@ -93,6 +99,8 @@ pub struct Applied {
     pub before: Option<JobView>,
     /// The job as Slurm showed it afterwards.
     pub after: Option<JobView>,
+    /// Nodes that were not drained, or not in the end, and why.
+    pub withheld: Vec<Withheld>,
     /// Whether something was left undone because the controller was not reached.
     pub controller_lost: bool,
     /// Calls that were made.
@@ -101,33 +109,34 @@ pub struct Applied {
 
 /// Carries out `steps` in their order, until `deadline`.
 pub async fn apply(scontrol: &Scontrol, run: &ThisRun, steps: &[Step], deadline: Instant) -> Applied {
-    let drains = steps.iter().filter(|step| matches!(step, Step::Drain { .. })).count();
+    apply_then(scontrol, run, steps, |_| Vec::new(), deadline).await
+}
+
+/// Carries out `first`, and then what follows from what came of it: which nodes were drained is known then.
+pub async fn apply_then(
+    scontrol: &Scontrol,
+    run: &ThisRun,
+    first: &[Step],
+    then: impl FnOnce(&Applied) -> Vec<Step>,
+    deadline: Instant,
+) -> Applied {
+    let drains = first.iter().filter(|step| matches!(step, Step::Drain { .. })).count();
     let most_calls = MAX_CALLS.saturating_add(u32::try_from(drains).unwrap_or(u32::MAX));
-    let mut work =
-        Work { scontrol, run, deadline, most_calls, calls: 0, controller_lost: false, looked: false };
+    let mut work = Work {
+        scontrol,
+        run,
+        deadline,
+        most_calls,
+        calls: 0,
+        controller_lost: false,
+        looked: false,
+        job: None,
+        withheld: Vec::new(),
+    };
     let mut applied = Applied::default();
-    if steps.is_empty() {
-        return applied;
-    }
-    let mut job = work.look().await;
-    applied.before = job.as_ref().ok().cloned();
-    let mut at = 0;
-    while at < steps.len() {
-        let drains = steps[at..].iter().take_while(|step| matches!(step, Step::Drain { .. })).count();
-        let group = &steps[at..at + drains.max(1)];
-        if !work.looked && matches!(group[0], Step::Requeue { .. } | Step::Cancel) {
-            job = work.look().await;
-        }
-        match &job {
-            Err(because) => {
-                applied.outcomes.extend(group.iter().map(|step| outcome(step, Err(because.clone()))))
-            }
-            Ok(_) if drains > 0 => applied.outcomes.extend(work.drain(group).await),
-            Ok(view) => applied.outcomes.push(outcome(&group[0], work.one(&group[0], view).await)),
-        }
-        work.looked = false;
-        at += group.len();
-    }
+    work.carry_out(first, &mut applied).await;
+    let rest = then(&applied);
+    work.carry_out(&rest, &mut applied).await;
     if applied.outcomes.iter().any(|outcome| outcome.result.is_ok()) && work.may_call().is_ok() {
         let before = scontrol.calls();
         applied.after = scontrol.show_job(run.job_id, deadline).await.ok();
@@ -187,9 +196,39 @@ struct Work<'a> {
     controller_lost: bool,
     /// Whether the last thing done was a look at the job.
     looked: bool,
+    /// What the last look at the job showed.
+    job: Option<Result<JobView, String>>,
+    withheld: Vec<Withheld>,
 }
 
 impl Work<'_> {
+    async fn carry_out(&mut self, steps: &[Step], applied: &mut Applied) {
+        let mut at = 0;
+        while at < steps.len() {
+            let drains = steps[at..].iter().take_while(|step| matches!(step, Step::Drain { .. })).count();
+            let group = &steps[at..at + drains.max(1)];
+            let again = !self.looked && matches!(group[0], Step::Requeue { .. } | Step::Cancel);
+            let job = match self.job.take().filter(|_| !again) {
+                Some(job) => job,
+                None => self.look().await,
+            };
+            if applied.outcomes.is_empty() {
+                applied.before = job.as_ref().ok().cloned();
+            }
+            match &job {
+                Err(because) => {
+                    applied.outcomes.extend(group.iter().map(|step| outcome(step, Err(because.clone()))));
+                }
+                Ok(_) if drains > 0 => applied.outcomes.extend(self.drain(group).await),
+                Ok(view) => applied.outcomes.push(outcome(&group[0], self.one(&group[0], view).await)),
+            }
+            self.job = Some(job);
+            self.looked = false;
+            at += group.len();
+        }
+        applied.withheld.append(&mut self.withheld);
+    }
+
     fn may_call(&self) -> Result<(), String> {
         if Instant::now() >= self.deadline {
             return Err("the time for it is over".to_owned());
@@ -331,42 +370,5 @@ impl Work<'_> {
                 Ok(format!("job {target} was requeued; its excluded nodes could not be set: {because}"))
             }
         }
-    }
-
-    /// Drains that follow each other: one look at all of the nodes, one call for each reason.
-    async fn drain(&mut self, group: &[Step]) -> Vec<StepOutcome> {
-        let (scontrol, deadline) = (self.scontrol, self.deadline);
-        let wanted: Vec<(&String, &String)> = group
-            .iter()
-            .filter_map(|step| match step {
-                Step::Drain { node, reason } => Some((node, reason)),
-                _ => None,
-            })
-            .collect();
-        let names: Vec<String> = wanted.iter().map(|(node, _)| (*node).clone()).collect();
-        let views = match self.call(async || scontrol.show_nodes(&names, deadline).await).await {
-            Ok(views) => views,
-            Err(because) => return group.iter().map(|step| outcome(step, Err(because.clone()))).collect(),
-        };
-        let mut results: Vec<Option<Result<String, String>>> = views
-            .iter()
-            .map(|view| {
-                view.is_taken().then(|| {
-                    let state = view.state.iter().map(String::as_str).collect::<Vec<_>>().join("+");
-                    Err(format!("left alone: it is {state} already, reason {:?}", view.reason))
-                })
-            })
-            .collect();
-        while let Some(at) = results.iter().position(Option::is_none) {
-            let same: Vec<usize> = (at..wanted.len())
-                .filter(|i| results[*i].is_none() && wanted[*i].1 == wanted[at].1)
-                .collect();
-            let nodes: Vec<String> = same.iter().map(|i| wanted[*i].0.clone()).collect();
-            let done = self.call(async || scontrol.drain(&nodes, wanted[at].1, deadline).await).await;
-            for i in same {
-                results[i] = Some(done.clone().map(|()| format!("{} was drained", wanted[i].0)));
-            }
-        }
-        group.iter().zip(results.into_iter().flatten()).map(|(step, result)| outcome(step, result)).collect()
     }
 }

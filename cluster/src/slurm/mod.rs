@@ -4,6 +4,7 @@ pub mod address;
 pub mod apply;
 pub mod config;
 pub mod environment;
+pub mod picture;
 pub mod queue;
 pub mod scontrol;
 pub mod show;

@@ -1,4 +1,4 @@
-//! `scontrol`, `squeue` and `scancel` as child processes: by absolute path, with nothing of our environment, bounded in
+//! `scontrol`, `squeue`, `sinfo` and `scancel` as child processes: by absolute path, with nothing of our environment, bounded in
 //! time and output. What to do and whether is decided elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,6 +7,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use diag::action::drains::Picture;
 use diag::job::{JobView, NodeView};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
@@ -14,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::log::shown;
 use crate::slurm::environment::is_plain_name;
-use crate::slurm::queue;
-use crate::slurm::show::{self, ShowError};
+use crate::slurm::show::{self, NodePlace, ShowError};
+use crate::slurm::{picture, queue};
 
 /// Most that a call may print: a record of each node of a large job.
 const MAX_OUTPUT: u64 = 4 * 1024 * 1024;
@@ -25,6 +26,9 @@ const MAX_SAID: usize = 300;
 const MAX_TEXT: usize = 8192;
 /// Longest value of a job's field: a list of some thousand nodes, less than the kernel takes as one argument.
 const MAX_VALUE: usize = 96 * 1024;
+
+/// The zone in which Slurm's commands print times, so that those can be read without the machine's own.
+const UTC: &str = "UTC0";
 
 /// What Slurm's commands say when the controller was not reached.
 const UNREACHABLE: [&str; 6] = [
@@ -138,6 +142,7 @@ impl ScontrolError {
 pub struct Scontrol {
     scontrol: PathBuf,
     squeue: PathBuf,
+    sinfo: PathBuf,
     scancel: PathBuf,
     slurm_conf: Option<PathBuf>,
     per_call: Duration,
@@ -147,12 +152,13 @@ pub struct Scontrol {
 }
 
 impl Scontrol {
-    /// `per_call` bounds each call. squeue is the one beside scontrol.
+    /// `per_call` bounds each call. squeue and sinfo are the ones beside scontrol.
     #[must_use]
     pub fn new(scontrol: PathBuf, scancel: PathBuf, slurm_conf: Option<PathBuf>, per_call: Duration) -> Self {
         let squeue = scontrol.with_file_name("squeue");
+        let sinfo = scontrol.with_file_name("sinfo");
         let (calls, unbelieved) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { scontrol, squeue, scancel, slurm_conf, per_call, calls, unbelieved }
+        Self { scontrol, squeue, sinfo, scancel, slurm_conf, per_call, calls, unbelieved }
     }
 
     /// Calls so far.
@@ -262,7 +268,26 @@ impl Scontrol {
         read.map_err(|source| ScontrolError::Output { command, source })
     }
 
-    /// Takes nodes out of service, all with the same reason.
+    /// Where a node is and what it is made of: one call.
+    ///
+    /// # Errors
+    /// See [`ScontrolError`].
+    pub async fn node_place(&self, name: &str, deadline: Instant) -> Result<NodePlace, ScontrolError> {
+        let list = node_list(&[name.to_owned()])?;
+        let (command, said) = self.scontrol(&["show", "node", &list], deadline).await?;
+        show::place(&said, name).map_err(|source| ScontrolError::Output { command, source })
+    }
+
+    /// All nodes by partition: one call.
+    ///
+    /// # Errors
+    /// See [`ScontrolError`].
+    pub async fn picture(&self, deadline: Instant) -> Result<Picture, ScontrolError> {
+        let (command, said) = self.run(&self.sinfo, &picture::arguments(), deadline).await?;
+        picture::picture(&said).map_err(|source| ScontrolError::Output { command, source })
+    }
+
+    /// Takes nodes out of service, all with the same reason, and with this as their whole comment if there is one.
     ///
     /// # Errors
     /// See [`ScontrolError`].
@@ -270,11 +295,41 @@ impl Scontrol {
         &self,
         nodes: &[String],
         reason: &str,
+        comment: Option<&str>,
         deadline: Instant,
     ) -> Result<(), ScontrolError> {
-        let (nodes, reason) = (format!("NodeName={}", node_list(nodes)?), text("reason", reason)?);
-        let reason = format!("Reason={reason}");
-        self.scontrol(&["update", &nodes, "State=DRAIN", &reason], deadline).await.map(drop)
+        let reason = format!("Reason={}", text("reason", reason)?);
+        self.update_nodes(nodes, "State=DRAIN", Some(&reason), comment, deadline).await
+    }
+
+    /// Returns nodes to service, with this as their whole comment if there is one. What is down stays down.
+    ///
+    /// # Errors
+    /// See [`ScontrolError`].
+    pub async fn undrain(
+        &self,
+        nodes: &[String],
+        comment: Option<&str>,
+        deadline: Instant,
+    ) -> Result<(), ScontrolError> {
+        self.update_nodes(nodes, "State=UNDRAIN", None, comment, deadline).await
+    }
+
+    async fn update_nodes(
+        &self,
+        nodes: &[String],
+        state: &str,
+        reason: Option<&str>,
+        comment: Option<&str>,
+        deadline: Instant,
+    ) -> Result<(), ScontrolError> {
+        let nodes = format!("NodeName={}", node_list(nodes)?);
+        let comment = comment.map(|comment| text("comment", comment)).transpose()?;
+        let comment = comment.map(|comment| format!("Comment={comment}"));
+        let mut arguments = vec!["update", &nodes, state];
+        arguments.extend(reason);
+        arguments.extend(comment.as_deref());
+        self.scontrol(&arguments, deadline).await.map(drop)
     }
 
     /// Puts a batch job back into the queue; a job that has ended stays ended.
@@ -346,7 +401,13 @@ impl Scontrol {
         let begin = Instant::now();
         let until = deadline.min(begin + self.per_call);
         let mut child = Command::new(program);
-        child.args(arguments).env_clear().env("LC_ALL", "C").current_dir("/").kill_on_drop(true);
+        child
+            .args(arguments)
+            .env_clear()
+            .env("LC_ALL", "C")
+            .env("TZ", UTC)
+            .current_dir("/")
+            .kill_on_drop(true);
         child.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(conf) = &self.slurm_conf {
             child.env("SLURM_CONF", conf);

@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 
 use diag::hostlist::expand;
 use diag::job::{JobView, NodeView};
+use diag::reason;
+use jiff::Timestamp;
 
 /// Why the output was not believed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -218,13 +220,64 @@ pub fn node(text: &str, name: &str) -> Result<NodeView, ShowError> {
     if state.is_empty() {
         return Err(record.unreadable("State", ""));
     }
-    let reason = record.line("Reason")?.unwrap_or_default();
-    // `[user@time]` is Slurm's addition.
-    let own = match reason.rfind(" [") {
-        Some(at) if reason.ends_with(']') && reason[at..].contains('@') => &reason[..at],
-        _ => reason.as_str(),
+    let shown = record.line("Reason")?.unwrap_or_default();
+    let (own, reason_at) = without_signature(&shown);
+    let comment = record.line("Comment")?.unwrap_or_default();
+    Ok(NodeView { name: name.to_owned(), state, reason: own.to_owned(), reason_at, comment })
+}
+
+/// Where a node is, and what a check of it by itself has to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePlace {
+    /// Name of the machine.
+    pub host: String,
+    /// GPUs that Slurm says it has.
+    pub gpus: u32,
+    /// Whether jobs are on it.
+    pub busy: bool,
+}
+
+/// The same of a node in the output of `scontrol show node`.
+///
+/// # Errors
+/// It is not there, or the output can't be believed.
+pub fn place(text: &str, name: &str) -> Result<NodePlace, ShowError> {
+    let record = Record::find(text, &format!("NodeName={name}"), &format!("node {name}"))?;
+    let address = record.needed("NodeAddr")?;
+    let host = word(&address, "NodeHostName").unwrap_or_else(|| first(&address)).to_owned();
+    let gres = record.line("Gres")?.unwrap_or_default();
+    // `gpu:h200:8(S:0-1),shard:16(S:0-1)`.
+    let count = |one: &str| one.strip_prefix("gpu:")?.rsplit(':').next()?.parse::<u32>().ok();
+    let gpus = without_parentheses(&gres).split(',').filter_map(|one| count(one.trim())).sum();
+    let state = states(first(&record.needed("State")?));
+    let busy = ["ALLOCATED", "MIXED", "COMPLETING"].iter().any(|flag| state.contains(*flag));
+    Ok(NodePlace { host, gpus, busy })
+}
+
+fn without_parentheses(text: &str) -> String {
+    let mut depth = 0_u32;
+    let kept = text.chars().filter(|c| {
+        match c {
+            '(' => depth += 1,
+            ')' => {
+                depth = depth.saturating_sub(1);
+                return false;
+            }
+            _ => (),
+        }
+        depth == 0
+    });
+    kept.collect()
+}
+
+/// A reason without `[user@time]`, which Slurm adds to its first line, and that time.
+fn without_signature(shown: &str) -> (&str, Option<Timestamp>) {
+    let cut = || {
+        let (own, signature) = shown.strip_suffix(']')?.rsplit_once(" [")?;
+        let at = reason::time(signature.rsplit_once('@')?.1)?;
+        Some((own, Some(at)))
     };
-    Ok(NodeView { name: name.to_owned(), state, reason: own.trim().to_owned() })
+    cut().unwrap_or((shown, None))
 }
 
 /// State flags, whichever way they are written: `IDLE+DRAIN`, `DOWN*`, `MIXED~`, `drained`.

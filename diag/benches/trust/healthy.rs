@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use diag::round::NodeOutcome;
 use diag::verdict::{Outcome, Status};
 
 use crate::parallel::{cpu_s, each};
@@ -28,12 +27,7 @@ pub fn table(from: u64, jobs: usize) -> bool {
             findings.filter(|one| one.status > Status::Skip).take(3).for_each(|one| println!("    {one:?}"));
         }
         let outcomes = run.results.iter().flat_map(|result| result.outcomes.values());
-        let numbers: usize = outcomes
-            .map(|outcome| match outcome {
-                NodeOutcome::Measured(numbers) => numbers.len(),
-                NodeOutcome::Error(_) | NodeOutcome::Lost { .. } => 0,
-            })
-            .sum();
+        let numbers: usize = outcomes.map(|outcome| outcome.numbers().len()).sum();
         (job.size as usize, numbers, drained(&job, &run).len(), run.verdict.outcome.to_string())
     });
     let (mut nodes, mut numbers, mut drains) = (0, 0, 0);

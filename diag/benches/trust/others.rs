@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use diag::check::CheckName::{self, AllReduce1, AllReduce2, GemmFlops};
 use diag::facts::NodeId;
 use diag::measurement::{Measurement, Metric};
-use diag::round::{Mode, NodeOutcome, Purpose, Round};
+use diag::round::{Mode, Purpose, Round};
 
 use crate::parallel::each;
 use crate::simulated::Job;
@@ -31,12 +31,7 @@ type Rule = fn(&Job) -> BTreeSet<NodeId>;
 fn measured(job: &Job, check: CheckName, index: u32, groups: Vec<Vec<NodeId>>) -> Vec<Measurement> {
     let round = Round { index, check, purpose: Purpose::First, mode: Mode::Full, groups };
     let outcomes = job.measured(&round, &[]).into_values();
-    outcomes
-        .flat_map(|outcome| match outcome {
-            NodeOutcome::Measured(numbers) => numbers,
-            NodeOutcome::Error(_) | NodeOutcome::Lost { .. } => Vec::new(),
-        })
-        .collect()
+    outcomes.flat_map(|outcome| outcome.numbers().to_vec()).collect()
 }
 
 fn singles(job: &Job) -> Vec<Vec<NodeId>> {

@@ -85,12 +85,6 @@ impl Func {
         Self::Other,
     ];
 
-    /// The function of NCCL's name.
-    #[must_use]
-    pub fn of_nccl(name: &str) -> Self {
-        Self::ALL.into_iter().find(|func| func.text().eq_ignore_ascii_case(name)).unwrap_or(Self::Other)
-    }
-
     /// Its name, as NCCL spells it.
     #[must_use]
     pub fn text(self) -> &'static str {

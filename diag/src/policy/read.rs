@@ -18,7 +18,7 @@ use crate::policy::{
     Actions, BY_ACTION, Checks, ControllerLost, CudaEngine, HostEngine, KEEP_NICE, Network, Paths, Policy,
     ReportOwner, Time, Undecided,
 };
-use crate::policy::{c4d_keys, xid_rows};
+use crate::policy::{budget, c4d_keys, xid_rows};
 use crate::request::FailAction;
 use crate::request::mistake::{Mistake, Mistakes, Origin, quoted};
 use crate::request::values::{CheckList, name_list, parse_action};
@@ -65,6 +65,7 @@ impl Policy {
             let engine = policy.engine;
             with(&mut top, "checks", m, |section, m| read_checks(section, engine, &mut policy.checks, m));
             with(&mut top, "actions", m, |section, m| read_actions(section, &mut policy.actions, m));
+            with(&mut top, "budget", m, |section, m| budget::read(section, &mut policy.budget, m));
             with(&mut top, "runtime", m, |section, m| {
                 read_boolean(section, "enabled", &mut policy.runtime.enabled, m);
                 read_boolean(section, "always", &mut policy.runtime.always, m);
@@ -73,6 +74,9 @@ impl Policy {
                 xid_rows::read(section, &mut policy.runtime.xid, m);
             });
             with(&mut top, "c4d", m, |section, m| c4d_keys::read(section, &mut policy.c4d, m));
+            with(&mut top, "history", m, |section, m| {
+                read_boolean(section, "enabled", &mut policy.history.enabled, m);
+            });
             with(&mut top, "time", m, |section, m| read_time(section, &mut policy.time, m));
             with(&mut top, "network", m, |section, m| read_network(section, &mut policy.network, m));
             with(&mut top, "host", m, |section, m| read_host(section, &mut policy.host, m));
@@ -283,6 +287,7 @@ fn read_paths(section: &mut Section<'_>, paths: &mut Paths, m: &mut Mistakes) {
         choose(&field, &choices, &mut paths.report_owner, m);
     }
     read_path(section, "baseline_dir", PathRule::Absolute, &mut paths.baseline_dir, m);
+    read_path(section, "state_dir", PathRule::Absolute, &mut paths.state_dir, m);
     let is_user = |text: &str| {
         text.len() <= MAX_USER_BYTES
             && text != "root"

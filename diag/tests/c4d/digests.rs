@@ -161,13 +161,10 @@ fn what_was_cleaned_stays_as_it_is() {
 }
 
 #[test]
-fn functions_are_known_by_ncclls_names() {
+fn functions_are_known_by_their_numbers() {
     for func in Func::ALL {
-        assert_eq!(Func::of_nccl(func.text()), if func.text() == "collective" { Func::Other } else { func });
         assert_eq!(Func::try_from(u8::from(func)), Ok(func));
     }
-    assert_eq!(Func::of_nccl("AllToAll"), Func::AllToAll);
-    assert_eq!(Func::of_nccl("NewThing"), Func::Other);
 }
 
 proptest! {

@@ -87,6 +87,11 @@ struct Agent {
     before: u64,
 }
 
+/// The function of this name in a trace.
+fn function(name: &str) -> Func {
+    Func::ALL.into_iter().find(|func| func.text().eq_ignore_ascii_case(name)).unwrap_or(Func::Other)
+}
+
 impl Agent {
     fn take(&mut self, line: &Line, now_ms: u64, window_ops: u64) {
         match (line.call.as_str(), line.kind.as_str()) {
@@ -97,7 +102,7 @@ impl Agent {
             }
             ("finalize", _) => self.ended.push(line.number("ctx")),
             ("start", "Coll") => {
-                let func = Func::of_nccl(&line.fields["func"]);
+                let func = function(&line.fields["func"]);
                 let seq = line.number("seq") + self.before;
                 let size = if line.fields["dtype"].ends_with("Float32") { 4 } else { 1 };
                 let bytes = line.number("count") * size;

@@ -33,9 +33,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 const MOST_ROUNDS: u32 = 50;
 
 /// How long the agent's end waits for a round: with the second that it takes to tell the other nodes shorter than
-/// [`super::lock::TERM_WAIT`], after which it is killed. A round takes some ten milliseconds; one that hangs has its
-/// command go on by itself.
-const END_WAIT: Duration = Duration::from_millis(1500);
+/// [`super::lock::TERM_WAIT`], after which it is killed. A round takes some ten milliseconds, and a second more where it
+/// drains; one that hangs has its command go on by itself.
+const END_WAIT: Duration = Duration::from_millis(2500);
 
 /// Most acts of a run that are told.
 const MOST_ACTS: usize = 100;

@@ -12,9 +12,9 @@ use rustix::process::{Flock, FlockType, Pid, Signal, fcntl_getlk, kill_process};
 /// Its file in the run folder.
 const FILE_NAME: &str = "c4d.lock";
 
-/// How long an agent may take to end when it is asked to: it writes a small file and a line of a log, and
-/// tells the other nodes (a second at most).
-pub const TERM_WAIT: Duration = Duration::from_secs(3);
+/// How long an agent may take to end when it is asked to: it writes a small file and a line of a log,
+/// tells the other nodes (a second at most), and may look a second time at nodes that it has just drained.
+pub const TERM_WAIT: Duration = Duration::from_secs(4);
 
 /// How long it may take when it is killed. One that hangs in the kernel is left: no node waits for it.
 pub const KILL_WAIT: Duration = Duration::from_secs(1);

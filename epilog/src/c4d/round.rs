@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cluster::events::Events;
 use cluster::order::Order;
-use cluster::slurm::apply::{Applied, Step, ThisRun, apply};
+use cluster::slurm::apply::{Applied, Step, ThisRun, apply_then};
 use cluster::slurm::scontrol::Scontrol;
 use diag::admin_comment::{self, runtime_part};
 use diag::c4d::decide::{self, RuntimeAction, RuntimeCase, Wanted, decide};
@@ -57,7 +57,7 @@ impl Case {
                 leader: 0,
                 leaves: Leaves::default(),
             },
-            run: ThisRun { job_id, restart, nodes: order.nodes.clone(), ending: true },
+            run: ThisRun { ending: true, ..ThisRun::starting(job_id, restart, &order.nodes, policy.budget) },
             fail_action: order.fail_action,
             actions: policy.actions.clone(),
             settings: policy.c4d,
@@ -150,9 +150,16 @@ impl Hand {
             check_number: self.case.check_number(),
         });
         let line = decide::line(&standing.findings, &hardware, &self.case.roster);
-        let (steps, mut obstacles) = self.steps(&wanted, job.as_ref(), &line);
+        let (drains, mut obstacles) = self.drains(&wanted, job.as_ref());
         obstacles.extend(beside);
-        let applied = apply(&self.scontrol, &self.case.run, &steps, deadline).await;
+        if self.case.apart && matches!(wanted.job, RuntimeAction::Requeue { .. }) {
+            obstacles.push("the job is not requeued: its nodes did not meet".into());
+        }
+        let rest = |so_far: &Applied| self.rest(&wanted, job.as_ref(), &line, so_far);
+        let applied = apply_then(&self.scontrol, &self.case.run, &drains, rest, deadline).await;
+        for line in cluster::events::withheld(&applied.withheld) {
+            self.events.event(&line, true);
+        }
         self.again |= applied.controller_lost;
         let mut acts = self.taken_down(&applied);
         let unwanted = if wanted.job == RuntimeAction::Keep { wanted.notes.as_slice() } else { &[] };
@@ -199,8 +206,8 @@ impl Hand {
         (kept, words)
     }
 
-    /// Drains first, then the job, and last our part of its comment: what is not done yet.
-    fn steps(&self, wanted: &Wanted, job: Option<&JobView>, line: &str) -> (Vec<Step>, Vec<String>) {
+    /// The drains that are not done yet, which come first; and why there are no more.
+    fn drains(&self, wanted: &Wanted, job: Option<&JobView>) -> (Vec<Step>, Vec<String>) {
         let (mut steps, mut obstacles) = (Vec::new(), Vec::new());
         // Before the start, or by the node that spoke before this one.
         let comment = job.map_or("", |job| job.admin_comment.as_str());
@@ -232,29 +239,35 @@ impl Hand {
         if drains && wanted.verdict.outcome == Outcome::Environment {
             obstacles.push(format!("nobody is drained: {}", wanted.verdict.summary));
         }
-        if let RuntimeAction::Requeue { exclude } = &wanted.job {
-            if self.case.apart {
-                obstacles.push("the job is not requeued: its nodes did not meet".into());
-            } else {
-                steps.push(Step::Requeue { exclude: exclude.clone(), nice: self.case.actions.requeue_nice });
-            }
+        (steps, obstacles)
+    }
+
+    /// Then the job, and last our part of its comment: what is not done yet.
+    fn rest(&self, wanted: &Wanted, job: Option<&JobView>, line: &str, so_far: &Applied) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if let RuntimeAction::Requeue { exclude } = &wanted.job
+            && !self.case.apart
+        {
+            steps.push(Step::Requeue { exclude: exclude.clone(), nice: self.case.actions.requeue_nice });
         }
         // Of a job that is ending nothing can be changed any more.
         if let Some(job) = job.filter(|job| !job.is_ending()) {
             let requeued = steps.iter().any(|step| matches!(step, Step::Requeue { .. }));
-            let drains = steps.iter().filter_map(|step| match step {
+            let now = so_far.outcomes.iter().filter(|one| one.result.is_ok());
+            let now = now.filter_map(|one| match &one.step {
                 Step::Drain { node, .. } => Some(node.as_str()),
                 _ => None,
             });
-            let drained: Vec<&str> = self.drained.iter().map(String::as_str).chain(drains).collect();
+            let drained: Vec<&str> = self.drained.iter().map(String::as_str).chain(now).collect();
             let part = runtime_part(&job.admin_comment, self.case.check_number(), requeued, &drained, line);
             // A job of which there is nothing to say keeps its comment as it is.
-            let silent = line.is_empty() && steps.is_empty() && self.comment.is_none();
+            let tried = !steps.is_empty() || !so_far.outcomes.is_empty();
+            let silent = line.is_empty() && !tried && self.comment.is_none();
             if !silent && self.comment.as_ref() != Some(&part) {
                 steps.push(Step::AdminComment { part });
             }
         }
-        (steps, obstacles)
+        steps
     }
 
     /// Remembers and words what came of the steps.

@@ -37,13 +37,39 @@ pub struct Driver {
     version: Version,
 }
 
+/// The driver's library, before it has looked at any GPU.
+pub struct Loaded {
+    functions: Functions,
+    version: Version,
+}
+
+impl Loaded {
+    /// Initialises the driver, which may take seconds where no GPU is in use, and does not return where one hangs.
+    ///
+    /// # Errors
+    /// It says that it can't start (no GPU, another version of the kernel module, ...).
+    pub fn init(self) -> Result<Driver, CudaError> {
+        // SAFETY: zero is the only flag; a second call in a process does nothing.
+        let code = unsafe { (self.functions.init)(0) };
+        self.functions.check("driver", "cuInit", code)?;
+        Ok(Driver { functions: Arc::new(self.functions), version: self.version })
+    }
+}
+
 impl Driver {
     /// Opens the driver's library and initialises it.
     ///
     /// # Errors
-    /// The library or a function is missing, the driver is too old, or it says that it can't start (no GPU, another
-    /// version of the kernel module, ...).
+    /// [`Self::load`]'s and [`Loaded::init`]'s.
     pub fn open(libraries: &Libraries) -> Result<Self, CudaError> {
+        Self::load(libraries)?.init()
+    }
+
+    /// Opens the driver's library.
+    ///
+    /// # Errors
+    /// The library or a function is missing, or the driver is too old.
+    pub fn load(libraries: &Libraries) -> Result<Loaded, CudaError> {
         let functions = Functions::load(libraries.open(Purpose::Driver)?)?;
         let mut number = 0;
         // SAFETY: the out pointer is valid for the call, which needs no initialisation.
@@ -55,10 +81,7 @@ impl Driver {
         if version < OLDEST {
             return Err(CudaError::OldDriver { found: version.to_string(), needed: OLDEST.to_string() });
         }
-        // SAFETY: zero is the only flag; a second call in a process does nothing.
-        let code = unsafe { (functions.init)(0) };
-        functions.check("driver", "cuInit", code)?;
-        Ok(Self { functions: Arc::new(functions), version })
+        Ok(Loaded { functions, version })
     }
 
     /// The newest CUDA that the driver supports.
@@ -78,11 +101,14 @@ impl Driver {
     /// # Errors
     /// The driver can't say.
     pub fn devices(&self) -> Result<Vec<Device>, CudaError> {
+        (0..self.count()?).map(|ordinal| self.describe(ordinal)).collect()
+    }
+
+    fn count(&self) -> Result<c_int, CudaError> {
         let mut count = 0;
         // SAFETY: the out pointer is valid for the call.
         let code = unsafe { (self.functions.device_count)(&raw mut count) };
-        self.functions.check("driver", "cuDeviceGetCount", code)?;
-        (0..count).map(|ordinal| self.describe(ordinal)).collect()
+        self.functions.check("driver", "cuDeviceGetCount", code).map(|()| count)
     }
 
     /// The GPU with a UUID (`GPU-...`).
@@ -91,11 +117,13 @@ impl Driver {
     /// There is none, or the driver can't say.
     pub fn device(&self, uuid: &str) -> Result<Device, CudaError> {
         let mut present = Vec::new();
-        for device in self.devices()? {
-            if device.info.uuid.eq_ignore_ascii_case(uuid) {
-                return Ok(device);
+        for ordinal in 0..self.count()? {
+            match self.describe(ordinal) {
+                Ok(device) if device.info.uuid.eq_ignore_ascii_case(uuid) => return Ok(device),
+                Ok(device) => present.push(device.info.uuid),
+                // Another GPU's trouble is no reason to do without this one.
+                Err(error) => present.push(error.to_string()),
             }
-            present.push(device.info.uuid);
         }
         let present = if present.is_empty() { "none".into() } else { present.join(", ") };
         Err(CudaError::NoSuchDevice { wanted: uuid.to_owned(), present })

@@ -131,7 +131,17 @@ pub enum CudaError {
 /// `CUBLAS_STATUS_NOT_SUPPORTED`: what the library says of a product that it knows no way for.
 const NOT_SUPPORTED: i32 = 15;
 
+/// Results of the driver that say that the GPU or its link is broken, whatever the program did:
+/// `CUDA_ERROR_ECC_UNCORRECTABLE` and `CUDA_ERROR_NVLINK_UNCORRECTABLE`.
+const BROKEN: [i32; 2] = [214, 220];
+
 impl CudaError {
+    /// Whether the driver says that the hardware is broken.
+    #[must_use]
+    pub fn says_broken(&self) -> bool {
+        matches!(self, Self::Driver { code, .. } if BROKEN.contains(code))
+    }
+
     /// Whether the GPU or the library has no such thing: nothing is broken.
     #[must_use]
     pub fn is_not_offered(&self) -> bool {

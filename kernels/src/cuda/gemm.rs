@@ -186,12 +186,6 @@ impl Gemm {
         Ok(Self { product, shape, a, b, d, workspace, first: first.algorithm, fastest, choice })
     }
 
-    /// What is multiplied.
-    #[must_use]
-    pub fn shape(&self) -> Shape {
-        self.shape
-    }
-
     /// Which algorithm [`Self::run`] uses.
     #[must_use]
     pub fn choice(&self) -> Choice {

@@ -88,24 +88,6 @@ impl<T: Element> DeviceBuffer<T> {
         self.context.check("cuMemsetD8Async", code)
     }
 
-    /// Queues a copy from another buffer of the same length on the same GPU.
-    ///
-    /// # Errors
-    /// Another length or GPU, or the driver refuses.
-    pub fn copy_from(&mut self, stream: &Stream, other: &Self) -> Result<(), CudaError> {
-        self.usable(stream)?;
-        self.context.owns(&other.context, "the buffer")?;
-        if self.len != other.len {
-            let what = format!("a copy of {} elements into {}", other.len, self.len);
-            return Err(self.context.size_error(what));
-        }
-        // SAFETY: both ranges are of the given length and live, and two buffers do not overlap.
-        let code = unsafe {
-            (self.context.functions().copy_on_device)(self.address, other.address, self.bytes(), stream.raw())
-        };
-        self.context.check("cuMemcpyDtoDAsync", code)
-    }
-
     /// Copies from the host, behind everything that is queued, and waits.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ mod table;
 
 pub use blas::CublasLt;
 pub use context::Context;
-pub use driver::{Device, DeviceInfo, Driver, Version};
+pub use driver::{Device, DeviceInfo, Driver, Loaded, Version};
 pub use error::CudaError;
 pub use gemm::{Choice, Gemm, Output, Sampled, Shape, Wrong, tflops};
 pub use kernels::Kernels;

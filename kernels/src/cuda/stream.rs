@@ -118,18 +118,6 @@ impl Stream {
         }
         Ok(())
     }
-
-    /// Lets what is queued here from now on start only after an event.
-    ///
-    /// # Errors
-    /// The event is of another GPU, or the driver refuses.
-    pub fn after(&self, event: &Event) -> Result<(), CudaError> {
-        self.context.owns(&event.context, "the event")?;
-        self.context.bind()?;
-        // SAFETY: both live, in this context; zero is the only flag. The driver keeps what it needs of the event.
-        let code = unsafe { (self.context.functions().stream_wait_event)(self.raw, event.raw, 0) };
-        self.context.check("cuStreamWaitEvent", code)
-    }
 }
 
 impl Drop for Stream {

@@ -68,12 +68,10 @@ functions!(Functions {
     free_host = c"cuMemFreeHost"(*mut c_void) -> Status;
     copy_to_device = c"cuMemcpyHtoDAsync_v2"(CUdeviceptr, *const c_void, usize, CUstream) -> Status;
     copy_to_host = c"cuMemcpyDtoHAsync_v2"(*mut c_void, CUdeviceptr, usize, CUstream) -> Status;
-    copy_on_device = c"cuMemcpyDtoDAsync_v2"(CUdeviceptr, CUdeviceptr, usize, CUstream) -> Status;
     set_bytes = c"cuMemsetD8Async"(CUdeviceptr, u8, usize, CUstream) -> Status;
     stream_create = c"cuStreamCreate"(*mut CUstream, c_uint) -> Status;
     stream_query = c"cuStreamQuery"(CUstream) -> Status;
     stream_destroy = c"cuStreamDestroy_v2"(CUstream) -> Status;
-    stream_wait_event = c"cuStreamWaitEvent"(CUstream, CUevent, c_uint) -> Status;
     event_create = c"cuEventCreate"(*mut CUevent, c_uint) -> Status;
     event_record = c"cuEventRecord"(CUevent, CUstream) -> Status;
     // CUDA 13's headers call `cuEventElapsedTime_v2`, which 12.x drivers lack; all have the first one.

@@ -12,9 +12,6 @@ use super::until::Until;
 /// Bytes of an element.
 const ELEMENT: usize = size_of::<f32>();
 
-const ALL_REDUCE: &str = "ncclAllReduce";
-const ALL_GATHER: &str = "ncclAllGather";
-const ALL_TO_ALL: &str = "ncclAlltoAll";
 const EXCHANGE: &str = "ncclSend and ncclRecv in a group";
 
 /// A stream of the communicator's GPU.
@@ -76,75 +73,77 @@ impl Span {
     }
 }
 
-impl Comm {
+/// A collective on floats. `count` is NCCL's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
     /// Every rank's `count` elements of `send`, summed into every rank's `receive`.
+    AllReduce,
+    /// Every rank's `count` elements of `send`, one after the other by rank, in every rank's `receive`.
+    AllGather,
+    /// `count` elements of `send` for each rank, one after the other by rank, and as many of each in `receive`. Where NCCL
+    /// has no such call, a group of sends and receives.
+    AllToAll,
+}
+
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "ncclAllReduce",
+            Self::AllGather => "ncclAllGather",
+            Self::AllToAll => "ncclAlltoAll",
+        }
+    }
+
+    /// Blocks of `count` elements that a rank of so many sends and receives.
+    fn blocks(self, ranks: u128) -> (u128, u128) {
+        match self {
+            Self::AllReduce => (1, 1),
+            Self::AllGather => (1, ranks),
+            Self::AllToAll => (ranks, ranks),
+        }
+    }
+}
+
+impl Comm {
+    /// Queues a collective.
     ///
     /// # Errors
     /// The memory is too short, or NCCL failed; or the deadline passed or `until` was cancelled: then the communicator
     /// was aborted.
-    pub fn all_reduce(
+    pub fn collective(
         &mut self,
-        send: Span,
-        receive: Span,
+        operation: Operation,
+        (send, receive): (Span, Span),
         count: usize,
         stream: Stream,
         until: Until<'_>,
     ) -> Result<(), NcclError> {
-        send.holds(ALL_REDUCE, "send", count as u128)?;
-        receive.holds(ALL_REDUCE, "receive", count as u128)?;
-        let raw = self.raw(ALL_REDUCE)?;
-        // SAFETY: both spans hold `count` elements and stay as they are until the work is done (`Span::from_raw`); the
-        // stream is alive; the communicator is alive and at rest.
-        let code =
-            unsafe { (self.table.all_reduce)(send.at(0), receive.at(0), count, FLOAT32, SUM, raw, stream.0) };
-        self.accept(ALL_REDUCE, code, until)
-    }
-
-    /// Every rank's `count` elements of `send`, one after the other by rank, in every rank's `receive`.
-    ///
-    /// # Errors
-    /// As [`Comm::all_reduce`].
-    pub fn all_gather(
-        &mut self,
-        send: Span,
-        receive: Span,
-        count: usize,
-        stream: Stream,
-        until: Until<'_>,
-    ) -> Result<(), NcclError> {
-        send.holds(ALL_GATHER, "send", count as u128)?;
-        receive.holds(ALL_GATHER, "receive", count as u128 * u128::from(self.place().ranks))?;
-        let raw = self.raw(ALL_GATHER)?;
-        // SAFETY: `send` holds `count` elements and `receive` as many of each rank; as for `all_reduce`.
-        let code =
-            unsafe { (self.table.all_gather)(send.at(0), receive.at(0), count, FLOAT32, raw, stream.0) };
-        self.accept(ALL_GATHER, code, until)
-    }
-
-    /// `count` elements of `send` for each rank, one after the other by rank, and as many of each in `receive`. Where
-    /// NCCL has no such call, a group of sends and receives.
-    ///
-    /// # Errors
-    /// As [`Comm::all_reduce`].
-    pub fn all_to_all(
-        &mut self,
-        send: Span,
-        receive: Span,
-        count: usize,
-        stream: Stream,
-        until: Until<'_>,
-    ) -> Result<(), NcclError> {
-        let elements = count as u128 * u128::from(self.place().ranks);
-        send.holds(ALL_TO_ALL, "send", elements)?;
-        receive.holds(ALL_TO_ALL, "receive", elements)?;
-        let raw = self.raw(ALL_TO_ALL)?;
-        let Some(all_to_all) = self.table.all_to_all else {
-            let code = self.exchange(send, receive, count, stream)?;
-            return self.accept(EXCHANGE, code, until);
+        let name = operation.name();
+        let (sent, received) = operation.blocks(self.place().ranks.into());
+        send.holds(name, "send", count as u128 * sent)?;
+        receive.holds(name, "receive", count as u128 * received)?;
+        let raw = self.raw(name)?;
+        let (table, from, to) = (self.table, send.at(0), receive.at(0));
+        let gathering = match operation {
+            Operation::AllReduce => None,
+            Operation::AllGather => Some(table.all_gather),
+            Operation::AllToAll => match table.all_to_all {
+                Some(all_to_all) => Some(all_to_all),
+                None => {
+                    let code = self.exchange(send, receive, count, stream)?;
+                    return self.accept(EXCHANGE, code, until);
+                }
+            },
         };
-        // SAFETY: both spans hold `count` elements for each rank; as for `all_reduce`.
-        let code = unsafe { all_to_all(send.at(0), receive.at(0), count, FLOAT32, raw, stream.0) };
-        self.accept(ALL_TO_ALL, code, until)
+        // SAFETY: both spans hold what the operation takes of them, as was compared, and stay as they are until the work
+        // is done (`Span::from_raw`); the stream is alive (`Stream::from_raw`); the communicator is alive and at rest.
+        let code = unsafe {
+            match gathering {
+                None => (table.all_reduce)(from, to, count, FLOAT32, SUM, raw, stream.0),
+                Some(call) => call(from, to, count, FLOAT32, raw, stream.0),
+            }
+        };
+        self.accept(name, code, until)
     }
 
     /// The same by a send and a receive for each rank; the lengths were compared by the caller.
@@ -156,11 +155,11 @@ impl Comm {
         stream: Stream,
     ) -> Result<Code, NcclError> {
         let raw = self.raw(EXCHANGE)?;
-        let mut group = Group::start(self.table)?;
+        let group = Group::start(self.table)?;
         // In range: the place was checked when the communicator was made.
         let peers = 0..i32::try_from(self.place().ranks).unwrap_or(0);
         let mut calls = peers.zip((0..).step_by(count.max(1))).flat_map(|(peer, at)| {
-            // SAFETY: both spans hold `count` elements from `at` on; as for `all_reduce`.
+            // SAFETY: both spans hold `count` elements from `at` on; the rest as in `collective`.
             let sent = unsafe { (self.table.send)(send.at(at), count, FLOAT32, peer, raw, stream.0) };
             // SAFETY: as above.
             let received = unsafe { (self.table.recv)(receive.at(at), count, FLOAT32, peer, raw, stream.0) };
@@ -168,7 +167,6 @@ impl Comm {
         });
         let bad = calls.find(|code| *code != SUCCESS && *code != IN_PROGRESS);
         drop(calls);
-        // The group is ended in any case: an open one would swallow every later call.
         let ended = group.close();
         Ok(bad.unwrap_or(ended))
     }
@@ -183,8 +181,8 @@ mod tests {
         // SAFETY: nothing is done with the memory.
         let span = unsafe { Span::from_raw(0x7000_0000_0000, 64) };
         assert_eq!(span.at(3).addr(), 0x7000_0000_000c);
-        span.holds(ALL_REDUCE, "send", 16).unwrap();
-        let error = span.holds(ALL_REDUCE, "send", 17).unwrap_err().to_string();
+        span.holds("ncclAllReduce", "send", 16).unwrap();
+        let error = span.holds("ncclAllReduce", "send", 17).unwrap_err().to_string();
         assert_eq!(error, "NCCL: ncclAllReduce: send needs 68 bytes and has 64");
         assert!(span.at(usize::MAX).is_null());
         // SAFETY: as above.

@@ -22,7 +22,6 @@ const DESTROY_LEAST: Duration = Duration::from_secs(1);
 const BLOCKING: &str = "NCCL_COMM_BLOCKING";
 
 const INIT: &str = "ncclCommInitRankConfig";
-const ASYNC: &str = "ncclCommGetAsyncError";
 const SPLIT: &str = "ncclCommSplit";
 const FINALIZE: &str = "ncclCommFinalize";
 const DESTROY: &str = "ncclCommDestroy";
@@ -35,15 +34,6 @@ pub struct Place {
     pub ranks: u32,
     /// Which of them this is, from 0.
     pub rank: u32,
-}
-
-/// What a communicator is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
-    /// Nothing is under way in the background.
-    Idle,
-    /// The last call still goes on.
-    Busy,
 }
 
 /// One rank of a communicator. Dropped, it is aborted, which takes at most 2 s; [`Comm::close`] is the way out when
@@ -132,18 +122,6 @@ impl Comm {
     #[must_use]
     pub fn place(&self) -> Place {
         self.place
-    }
-
-    /// Whether something went wrong in the background since the last call, such as a lost connection.
-    ///
-    /// # Errors
-    /// It did.
-    pub fn async_error(&self) -> Result<Progress, NcclError> {
-        match self.state(ASYNC)? {
-            SUCCESS => Ok(Progress::Idle),
-            IN_PROGRESS => Ok(Progress::Busy),
-            code => Err(failed(self.table, ASYNC, code)),
-        }
     }
 
     /// Waits until `done` says that the work on the GPU is over, and looks at the communicator meanwhile: a collective

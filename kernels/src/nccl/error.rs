@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::table::{Code, OLDEST, Table, Version};
+use crate::LibraryError;
 
 /// Longest text that NCCL keeps of its last error (`ncclLastError` in `src/debug.cc`).
 const LAST_ERROR_MAX: usize = 1024;
@@ -12,26 +13,9 @@ const LAST_ERROR_MAX: usize = 1024;
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum NcclError {
-    /// The library can't be loaded.
-    #[error("NCCL: can't load {} ({loader}); searched {searched}", .library.display())]
-    Load {
-        /// What was opened.
-        library: PathBuf,
-        /// Where it was looked for.
-        searched: String,
-        /// The loader's own words.
-        loader: String,
-    },
-    /// The library lacks a function that is needed.
-    #[error("NCCL: {} has no {symbol} ({loader}): too old, or not NCCL", .library.display())]
-    Symbol {
-        /// The library.
-        library: PathBuf,
-        /// The function.
-        symbol: &'static str,
-        /// The loader's own words.
-        loader: String,
-    },
+    /// The library or a function of it is missing.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
     /// The library is too old.
     #[error("NCCL: {} is version {version}; {} or newer is needed, because older ones can't end an init that hangs", .library.display(), OLDEST)]
     TooOld {

@@ -21,10 +21,9 @@ mod until;
 use std::path::Path;
 use std::time::Duration;
 
-pub use collective::{Span, Stream};
-pub use comm::{Comm, Place, Progress};
+pub use collective::{Operation, Span, Stream};
+pub use comm::{Comm, Place};
 pub use error::{Abort, NcclError};
-pub use group::Group;
 pub use table::Version;
 pub use until::Until;
 
@@ -73,12 +72,6 @@ impl Nccl {
         &self.table.library
     }
 
-    /// Whether an all-to-all is a call of its own here, or is made of sends and receives.
-    #[must_use]
-    pub fn has_all_to_all(&self) -> bool {
-        self.table.all_to_all.is_some()
-    }
-
     /// Makes the id of a new communicator; NCCL then listens for the ranks on the interface that its settings name.
     ///
     /// # Errors
@@ -93,13 +86,5 @@ impl Nccl {
             (code, id.0)
         })?;
         if code == SUCCESS { Ok(id) } else { Err(failed(self.table, OPERATION, code)) }
-    }
-
-    /// Starts a group: what is called on this thread until its end becomes one operation.
-    ///
-    /// # Errors
-    /// NCCL refuses.
-    pub fn group(&self) -> Result<Group, NcclError> {
-        Group::start(self.table)
     }
 }

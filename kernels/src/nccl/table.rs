@@ -3,20 +3,11 @@
 //!
 //! Names, types and numbers are those of `src/nccl.h.in` of NVIDIA/nccl, read in versions 2.14 to 2.31.
 
-use std::error::Error as _;
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-
 use super::error::NcclError;
-
-/// The name that NVIDIA's packages and Python wheels ship it under; only development packages have another.
-const NAME: &str = "libnccl.so.2";
-
-/// Where the dynamic loader looks for a name without a path.
-const LOADER_SEARCH: &str = "by the dynamic loader: LD_LIBRARY_PATH, /etc/ld.so.cache, /lib, /usr/lib";
+use crate::libraries::{Libraries, LibraryError, Loaded, Purpose};
 
 /// A result, as an integer: a newer NCCL may return what no list of ours has.
 pub(super) type Code = c_int;
@@ -117,32 +108,21 @@ macro_rules! table {
             $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> $result,)*
             $(pub(super) $maybe: Option<unsafe extern "C" fn($($maybe_argument),*) -> $maybe_result>,)*
             /// Keeps the code mapped, for good.
-            _mapped: ManuallyDrop<Library>,
+            _mapped: Loaded,
         }
 
         impl Table {
-            fn find(mapped: Library, library: &Path) -> Result<Self, NcclError> {
-                $(
-                    // SAFETY: the type is the header's for this name in every version since 2.14.
-                    let $field = unsafe { mapped.get::<Option<unsafe extern "C" fn($($argument),*) -> $result>>($symbol) };
-                    let $field = $field.map(|found| *found).map_err(|error| (Some(error), $symbol));
-                    let $field = $field.and_then(|found| found.ok_or((None, $symbol)));
-                    let $field = $field.map_err(|(error, symbol)| NcclError::Symbol {
-                        library: library.to_owned(),
-                        symbol,
-                        loader: error.map_or_else(|| "it is null".to_owned(), |error| words(&error)),
-                    })?;
-                )*
-                $(
-                    // SAFETY: the type is the header's for this name in every version that has it.
-                    let $maybe = unsafe {
-                        mapped.get::<Option<unsafe extern "C" fn($($maybe_argument),*) -> $maybe_result>>($maybe_symbol)
-                    };
-                    let $maybe = $maybe.ok().and_then(|found| *found);
-                )*
-                let version = Version { major: 0, minor: 0, patch: 0 };
-                let _mapped = ManuallyDrop::new(mapped);
-                Ok(Self { library: library.to_owned(), version, $($field,)* $($maybe,)* _mapped })
+            fn find(mapped: Loaded) -> Result<Self, LibraryError> {
+                // SAFETY: each type is the header's for that name in every version since 2.14 that has it.
+                unsafe {
+                    Ok(Self {
+                        library: mapped.path().to_owned(),
+                        version: Version { major: 0, minor: 0, patch: 0 },
+                        $($field: mapped.function($symbol)?,)*
+                        $($maybe: mapped.function($maybe_symbol).ok(),)*
+                        _mapped: mapped,
+                    })
+                }
             }
         }
     };
@@ -150,38 +130,34 @@ macro_rules! table {
 
 table! {
     required {
-        get_version "ncclGetVersion" (*mut c_int) -> Code;
-        get_unique_id "ncclGetUniqueId" (*mut RawId) -> Code;
-        init_rank_config "ncclCommInitRankConfig" (*mut RawComm, c_int, RawId, c_int, *mut Config) -> Code;
-        get_async_error "ncclCommGetAsyncError" (RawComm, *mut Code) -> Code;
-        abort "ncclCommAbort" (RawComm) -> Code;
-        destroy "ncclCommDestroy" (RawComm) -> Code;
-        count "ncclCommCount" (RawComm, *mut c_int) -> Code;
-        user_rank "ncclCommUserRank" (RawComm, *mut c_int) -> Code;
-        group_start "ncclGroupStart" () -> Code;
-        group_end "ncclGroupEnd" () -> Code;
-        all_reduce "ncclAllReduce" (*const c_void, *mut c_void, usize, c_int, c_int, RawComm, RawStream) -> Code;
-        all_gather "ncclAllGather" (*const c_void, *mut c_void, usize, c_int, RawComm, RawStream) -> Code;
-        send "ncclSend" (*const c_void, usize, c_int, c_int, RawComm, RawStream) -> Code;
-        recv "ncclRecv" (*mut c_void, usize, c_int, c_int, RawComm, RawStream) -> Code;
+        get_version c"ncclGetVersion" (*mut c_int) -> Code;
+        get_unique_id c"ncclGetUniqueId" (*mut RawId) -> Code;
+        init_rank_config c"ncclCommInitRankConfig" (*mut RawComm, c_int, RawId, c_int, *mut Config) -> Code;
+        get_async_error c"ncclCommGetAsyncError" (RawComm, *mut Code) -> Code;
+        abort c"ncclCommAbort" (RawComm) -> Code;
+        destroy c"ncclCommDestroy" (RawComm) -> Code;
+        count c"ncclCommCount" (RawComm, *mut c_int) -> Code;
+        user_rank c"ncclCommUserRank" (RawComm, *mut c_int) -> Code;
+        group_start c"ncclGroupStart" () -> Code;
+        group_end c"ncclGroupEnd" () -> Code;
+        all_reduce c"ncclAllReduce" (*const c_void, *mut c_void, usize, c_int, c_int, RawComm, RawStream) -> Code;
+        all_gather c"ncclAllGather" (*const c_void, *mut c_void, usize, c_int, RawComm, RawStream) -> Code;
+        send c"ncclSend" (*const c_void, usize, c_int, c_int, RawComm, RawStream) -> Code;
+        recv c"ncclRecv" (*mut c_void, usize, c_int, c_int, RawComm, RawStream) -> Code;
     }
     optional {
-        finalize "ncclCommFinalize" (RawComm) -> Code;
-        split "ncclCommSplit" (RawComm, c_int, c_int, *mut RawComm, *mut Config) -> Code;
-        all_to_all "ncclAlltoAll" (*const c_void, *mut c_void, usize, c_int, RawComm, RawStream) -> Code;
-        last_error "ncclGetLastError" (RawComm) -> *const c_char;
+        finalize c"ncclCommFinalize" (RawComm) -> Code;
+        split c"ncclCommSplit" (RawComm, c_int, c_int, *mut RawComm, *mut Config) -> Code;
+        all_to_all c"ncclAlltoAll" (*const c_void, *mut c_void, usize, c_int, RawComm, RawStream) -> Code;
+        last_error c"ncclGetLastError" (RawComm) -> *const c_char;
     }
 }
 
 impl Table {
     /// Opens the library and looks everything up.
     pub(super) fn load(policy: Option<&Path>) -> Result<Self, NcclError> {
-        let (library, searched) = candidate(policy);
-        // SAFETY: the path is the policy's, which root alone can write, or the vendor's own name; NCCL's initialisers
-        // start nothing until a function is called, and RTLD_LOCAL keeps its symbols out of everybody else's way.
-        let mapped = unsafe { Library::open(Some(&library), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(|error| NcclError::Load { library: library.clone(), searched, loader: words(&error) })?;
-        let mut table = Self::find(mapped, &library)?;
+        let libraries = Libraries { nccl: policy.map(Path::to_owned), ..Libraries::default() };
+        let mut table = Self::find(libraries.open(Purpose::Nccl)?)?;
         let mut code = 0;
         // SAFETY: the pointer is valid for the int that NCCL fills in.
         let result = unsafe { (table.get_version)(&raw mut code) };
@@ -190,30 +166,10 @@ impl Table {
         }
         table.version = Version::from_code(code);
         if table.version < OLDEST {
-            return Err(NcclError::TooOld { library, version: table.version });
+            return Err(NcclError::TooOld { library: table.library, version: table.version });
         }
         Ok(table)
     }
-}
-
-/// What is opened, and where that is looked for. Where the policy names a path nothing else is tried.
-fn candidate(policy: Option<&Path>) -> (PathBuf, String) {
-    match policy {
-        None => (NAME.into(), LOADER_SEARCH.to_owned()),
-        Some(folder) if folder.is_dir() => {
-            (folder.join(NAME), "in that folder only, which the policy names".to_owned())
-        }
-        // A bare file name would send the loader elsewhere; "./" keeps it a path.
-        Some(file) if file.components().count() == 1 => {
-            (Path::new(".").join(file), "at that path only, which the policy names".to_owned())
-        }
-        Some(file) => (file.to_owned(), "at that path only, which the policy names".to_owned()),
-    }
-}
-
-/// The loader's own words: libloading keeps them in the source.
-fn words(error: &libloading::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 #[cfg(test)]
@@ -239,12 +195,5 @@ mod tests {
         }
         assert!(Version::from_code(21_701) < OLDEST && Version::from_code(21_801) > OLDEST);
         assert!(Version::from_code(30_000) > OLDEST);
-    }
-
-    #[test]
-    fn a_bare_file_name_of_the_policy_is_a_path() {
-        assert_eq!(candidate(Some(Path::new("libnccl.so"))).0, Path::new("./libnccl.so"));
-        assert_eq!(candidate(None).0, Path::new("libnccl.so.2"));
-        assert_eq!(candidate(Some(Path::new("/"))).0, Path::new("/libnccl.so.2"));
     }
 }

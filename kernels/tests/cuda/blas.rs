@@ -6,9 +6,7 @@ use std::time::Duration;
 use kernels::cuda::{CublasLt, CudaError, Gemm, Kernels, Operand, Output, Shape, Stream};
 use kernels::{Libraries, LibraryError};
 
-use crate::fake::{Fake, LONG, NOT_READY, Switches, build, error, one_less, within};
-
-const CUBLAS_LT: &str = include_str!("cublas_lt.c");
+use crate::fake::{CUBLAS_LT, Fake, LONG, NOT_READY, Switches, build, error, one_less, within};
 
 const SMALL: Shape = Shape { n: 64, operand: Operand::Bf16, output: Output::Bf16 };
 

@@ -1,14 +1,15 @@
 // A fake cuBLASLt for the tests of the CUDA layer: it suggests three algorithms and multiplies in
-// the simplest way. One function a line, so that a test finds their names.
+// the simplest way, or not at all. conf.h stands before it. One function a line, so that a test finds their names.
 #include <math.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 // Bit i: what it says to running suggestion i is a refusal.
 int fake_refuse = 0;
 // Which element of the result gets a wrong bit, counted from 1.
 int fake_flip = 0;
+// Whether it multiplies: what the checks' own products take is too much for a processor.
+int fake_multiply = 1;
 // How many suggestions it has, and products it ran.
 int fake_suggestions = 3, fake_products = 0;
 // Handles and descriptions that are made and not destroyed.
@@ -64,4 +65,4 @@ int cublasLtMatmulPreferenceCreate(void **to) { return make(to); }
 int cublasLtMatmulPreferenceSetAttribute(void *of, int which, const void *value, size_t bytes) { return 0; }
 int cublasLtMatmulPreferenceDestroy(void *one) { return destroy(); }
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *what, void *a, void *b, void *c, void *d, void *preference, int wanted, struct result *to, int *count) { int i; for (i = 0; i < fake_suggestions && i < wanted; i++) { memset(&to[i], 0, sizeof to[i]); to[i].algorithm[0] = i; } *count = i; return 0; }
-int cublasLtMatmul(void *handle, void *what, const void *one, const void *a, void *al, const void *b, void *bl, const void *zero, const void *c, void *cl, void *d, void *dl, const unsigned long long *algorithm, void *workspace, size_t bytes, void *stream) { if (fake_refuse >> algorithm[0] & 1) return 15; fake_products++; multiply(al, a, b, dl, d); return 0; }
+int cublasLtMatmul(void *handle, void *what, const void *one, const void *a, void *al, const void *b, void *bl, const void *zero, const void *c, void *cl, void *d, void *dl, const unsigned long long *algorithm, void *workspace, size_t bytes, void *stream) { if (fake_refuse >> algorithm[0] & 1) return 15; fake_products++; if (fake_multiply) multiply(al, a, b, dl, d); return 0; }

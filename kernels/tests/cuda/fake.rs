@@ -1,7 +1,6 @@
-//! Building and switching the fakes; what they are for is in the tests.
+//! Switching the fakes; what they are for is in the tests.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,9 +9,7 @@ use kernels::cuda::{Context, CudaError, Driver, Limit};
 use libloading::os::unix::Library;
 use tempfile::TempDir;
 
-/// A driver with two GPUs whose memory is the process's own and that run our kernels on the processor.
-pub const DRIVER: &str =
-    concat!(include_str!("shim.h"), include_str!("../../checks.cu"), include_str!("libcuda.c"));
+pub use crate::built::{CUBLAS_LT, DRIVER, build};
 
 /// What streams can answer: `CUDA_ERROR_NOT_READY`, `CUDA_ERROR_ILLEGAL_ADDRESS`.
 pub const NOT_READY: i32 = 600;
@@ -29,21 +26,6 @@ pub fn within(time: Duration) -> Limit<'static> {
 
 pub fn error<T>(result: Result<T, CudaError>) -> CudaError {
     result.err().unwrap()
-}
-
-/// Compiles C to a library.
-pub fn build(folder: &Path, name: &str, source: &str) -> PathBuf {
-    let c = folder.join(format!("{name}.c"));
-    let library = folder.join(name);
-    std::fs::write(&c, source).unwrap();
-    let output = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-o"])
-        .args([&library, &c])
-        .arg("-lm")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    library
 }
 
 /// Each function of a source whose line begins so, and a source that has all the others. They do nothing, which is

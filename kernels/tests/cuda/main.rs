@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
 mod blas;
+mod built;
 mod driver;
 mod fake;
 mod kernels_on_the_processor;

@@ -2,7 +2,7 @@
 #define KERNEL static
 #define INLINE static inline
 struct size { unsigned x, y, z; };
-static struct size blockIdx, threadIdx, blockDim, gridDim;
+static __thread struct size blockIdx, threadIdx, blockDim, gridDim;
 static unsigned __float_as_uint(float value) {
     union { float value; unsigned bits; } both = {value};
     return both.bits;

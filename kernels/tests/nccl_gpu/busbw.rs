@@ -4,7 +4,7 @@
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use kernels::nccl::{Comm, NcclError, Place, Until};
+use kernels::nccl::{Comm, NcclError, Operation, Place, Until};
 
 use super::driver::{Driver, Flow, Memory};
 use super::{load, until};
@@ -41,10 +41,12 @@ impl Rank {
     fn enqueue(&mut self, kind: Kind, bytes: usize, until: Until<'_>) -> Result<(), NcclError> {
         let (send, receive, stream) = (self.send.span(), self.receive.span(), self.flow.for_nccl());
         let share = bytes / 4 / usize::try_from(self.comm.place().ranks).unwrap();
+        let mut call =
+            |operation, count| self.comm.collective(operation, (send, receive), count, stream, until);
         match kind {
-            Kind::Reduce => self.comm.all_reduce(send, receive, bytes / 4, stream, until),
-            Kind::Gather => self.comm.all_gather(send, receive, share, stream, until),
-            Kind::Exchange => self.comm.all_to_all(send, receive, share, stream, until),
+            Kind::Reduce => call(Operation::AllReduce, bytes / 4),
+            Kind::Gather => call(Operation::AllGather, share),
+            Kind::Exchange => call(Operation::AllToAll, share),
         }
     }
 

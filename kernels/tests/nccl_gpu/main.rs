@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use driver::{Driver, Flow, Gpu};
-use kernels::nccl::{Comm, Nccl, Place, Until};
+use kernels::nccl::{Comm, Nccl, Operation, Place, Until};
 
 /// The variable that makes this program one of the children, and says which.
 const PART: &str = "AIMASTER_NCCL_PART";
@@ -171,7 +171,7 @@ fn sum_is_right(comm: &mut Comm, gpu: &Gpu, flow: &Flow) -> Duration {
     let mine: Vec<f32> = (0..ELEMENTS).map(|at| value(rank, at)).collect();
     let (send, receive) = (gpu.copy_of(&mine).unwrap(), gpu.memory(ELEMENTS * 4).unwrap());
     let began = Instant::now();
-    comm.all_reduce(send.span(), receive.span(), ELEMENTS, flow.for_nccl(), until())
+    comm.collective(Operation::AllReduce, (send.span(), receive.span()), ELEMENTS, flow.for_nccl(), until())
         .unwrap_or_else(|error| panic!("{error}"));
     comm.wait("all_reduce", until(), || flow.done().unwrap()).unwrap_or_else(|error| panic!("{error}"));
     let took = began.elapsed();
@@ -221,8 +221,14 @@ fn a_collective_that_the_other_rank_left_out_is_ended() {
         }
         let memory = gpu.memory(1 << 20).unwrap();
         let limit = Until::after(LIMIT, &NEVER);
-        comm.all_reduce(memory.span(), memory.span(), 1 << 18, flow.for_nccl(), limit)
-            .unwrap_or_else(|error| panic!("{error}"));
+        comm.collective(
+            Operation::AllReduce,
+            (memory.span(), memory.span()),
+            1 << 18,
+            flow.for_nccl(),
+            limit,
+        )
+        .unwrap_or_else(|error| panic!("{error}"));
         assert!(!flow.done().unwrap(), "the other rank can't have taken part");
         let began = Instant::now();
         let error = comm.wait("all_reduce", limit, || flow.done().unwrap()).unwrap_err();

@@ -72,6 +72,7 @@ impl Ours {
         let (window_ms, limit_ms, ranks) = self.times();
         match self.ask(Request::Product { window_ms, limit_ms, ranks }).await? {
             Reply::Product(Products { wrong, .. }) if !wrong.is_empty() => Err(format!("wrong: {wrong:?}")),
+            Reply::Product(Products { troubles, .. }) if !troubles.is_empty() => Err(format!("{troubles:?}")),
             Reply::Product(products) => {
                 if !self.versions.contains(&products.library) {
                     self.versions.push(products.library);
@@ -86,9 +87,10 @@ impl Ours {
     pub async fn launches(&mut self) -> Reading {
         let (window_ms, limit_ms, ranks) = self.times();
         match self.ask(Request::WakeUp { window_ms, limit_ms, ranks }).await? {
+            Reply::WakeUp(WakeUps { troubles, .. }) if !troubles.is_empty() => Err(format!("{troubles:?}")),
             Reply::WakeUp(WakeUps { per_rank, .. }) => {
                 let numbers = |one: &prolog::protocol::Launches| [one.call_us, one.call_tail_us, one.done_us];
-                Ok(per_rank.iter().flat_map(numbers).map(Some).collect())
+                Ok(per_rank.iter().flatten().flat_map(numbers).map(Some).collect())
             }
             other => Err(format!("{other:?}")),
         }

@@ -39,6 +39,7 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
                 measurements.extend(numbers(cx, subject, (Collective::AllReduce, &busbw), span));
             }
             Collected::Unreachable(ways) => return Err(cut_off(cx, &ways)),
+            Collected::Broken(troubles) => cx.unmeasured(&troubles),
             // There is no other node.
             Collected::PeerBroken => {}
         }

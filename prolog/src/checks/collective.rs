@@ -53,6 +53,7 @@ impl CollectiveCheck {
                         measurements.extend(numbers(cx, subject, (self.collective, &busbw), span));
                     }
                     Collected::Unreachable(met) => ways.extend(met),
+                    Collected::Broken(troubles) => cx.unmeasured(&troubles),
                     // The other node gives the error; this one has nothing to show.
                     Collected::PeerBroken => {}
                 }

@@ -32,9 +32,18 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
     let (window_ms, limit_ms) = (cx.window_ms(), cx.limit_ms());
     let (reply, alone) = cx.call(Request::Product { window_ms, limit_ms, ranks }, limit_ms).await?;
     let Reply::Product(products_alone) = reply else { return Err(cx.nonsense(&reply)) };
+    if !products_alone.troubles.is_empty() {
+        // An all-reduce lacks those GPUs.
+        cx.unmeasured(&products_alone.troubles);
+        return Ok(Vec::new());
+    }
     let (reply, span) = cx.call(Request::Overlap { tag, members, window_ms, limit_ms }, limit_ms).await?;
     let overlap = match reply {
         Reply::Overlap(Overlapped::Measured(overlap)) => overlap,
+        Reply::Overlap(Overlapped::Broken(troubles)) => {
+            cx.unmeasured(&troubles);
+            return Ok(Vec::new());
+        }
         Reply::Overlap(Overlapped::Unreachable(ways)) => return Err(all_reduce_1::cut_off(cx, &ways)),
         other => return Err(cx.nonsense(&other)),
     };

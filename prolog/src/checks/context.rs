@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use diag::check::CheckName;
 use diag::facts::{Engine, GpuName, Joined, NodeId, Roster};
-use diag::gpu_facts::{self, Fact};
-use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
+use diag::gpu_facts::{self, Fact, FactKind};
+use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, PartError, Subject};
 use diag::policy::Policy;
 use diag::round::Round;
 use jiff::Timestamp;
 
-use crate::protocol::{Member, Products, Reply, Request, Tag, Target};
+use crate::protocol::{Member, Products, Reply, Request, Tag, Target, Trouble, TroubleKind};
 use crate::worker_client::{Worker, WorkerError};
 
 /// A check's own limit in windows.
@@ -36,6 +36,8 @@ pub struct Context<'c> {
     pub worker: &'c mut Worker,
     /// The wall clock.
     pub now: &'c dyn Fn() -> Timestamp,
+    /// The check's other result: GPUs of this node that have no number.
+    pub parts: Vec<PartError>,
 }
 
 /// When something began and ended.
@@ -115,6 +117,30 @@ impl Context<'_> {
             return Vec::new();
         };
         gpu_facts::bounded(gpu_facts::under_load(node, self.roster.name(node), before, load))
+    }
+
+    /// Takes down the ranks whose GPU did not do its part. What is wrong with a GPU since before the first round is told
+    /// already.
+    pub(super) fn unmeasured(&mut self, troubles: &[Trouble]) {
+        let known = self.roster.nodes.get(self.me as usize).and_then(|entry| entry.joined.as_ref());
+        let known = known.map_or(&[][..], |joined| &joined.facts.known.facts);
+        let out = |part: &Subject| {
+            let kinds = [FactKind::Fault, FactKind::Unusable];
+            known.iter().any(|fact| fact.subject == *part && kinds.contains(&fact.kind))
+        };
+        for trouble in troubles {
+            let part = self.gpu(trouble.rank);
+            if out(&part) {
+                continue;
+            }
+            let kind = match trouble.kind {
+                TroubleKind::Failed => ErrorKind::Worker,
+                TroubleKind::Silent => ErrorKind::Timeout,
+                TroubleKind::Broken => ErrorKind::Broken,
+            };
+            let message = format!("{}: {}", self.round.check, trouble.message);
+            self.parts.push(PartError { part, error: CheckError { kind, message } });
+        }
     }
 
     /// How long torch may take to start, ms.

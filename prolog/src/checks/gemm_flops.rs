@@ -31,7 +31,8 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
     let (window_ms, limit_ms, ranks) = (cx.window_ms(), cx.limit_ms(), cx.ranks());
     let (reply, span) = cx.call(Request::Product { window_ms, limit_ms, ranks }, limit_ms).await?;
     let Reply::Product(products) = reply else { return Err(cx.nonsense(&reply)) };
-    if products.products == 0 {
+    cx.unmeasured(&products.troubles);
+    if products.products == 0 && products.troubles.is_empty() {
         return Err(cx.starved("matrix product"));
     }
     if cx.policy.engine == Engine::Cuda {
@@ -40,6 +41,7 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
         let request = Request::Fp8Product { window_ms: window_ms.div_ceil(2), limit_ms };
         let (reply, span) = cx.call(request, limit_ms).await?;
         let Reply::Product(fp8) = reply else { return Err(cx.nonsense(&reply)) };
+        cx.unmeasured(&fp8.troubles);
         measurements.extend(in_fp8(cx, &fp8, span));
         return Ok(measurements);
     }
@@ -72,7 +74,8 @@ fn in_fp8(cx: &Context<'_>, products: &Products, span: Span) -> Vec<Measurement>
 /// The rate, the right results and the bits of each GPU's product.
 pub(super) fn of_gpus(cx: &Context<'_>, products: &Products, span: Span) -> Vec<Measurement> {
     let mut measurements = Vec::new();
-    for (rank, rate) in (0..).zip(&products.per_rank) {
+    let measured = |rank: &u32| products.troubles.iter().all(|trouble| trouble.rank != *rank);
+    for (rank, rate) in (0..).zip(&products.per_rank).filter(|(rank, _)| measured(rank)) {
         let gpu = cx.gpu(rank);
         let model = cx.gpus().get(rank as usize).map_or("", |gpu| gpu.model.as_str());
         let mut flops = cx.measurement(Metric::Flops, gpu.clone(), *rate, span);

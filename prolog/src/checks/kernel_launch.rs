@@ -30,7 +30,8 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
     let (window_ms, limit_ms, ranks) = (cx.window_ms(), cx.limit_ms(), cx.ranks());
     let (reply, span) = cx.call(Request::WakeUp { window_ms, limit_ms, ranks }, limit_ms).await?;
     let Reply::WakeUp(seen) = reply else { return Err(cx.nonsense(&reply)) };
-    if seen.wake_ups == 0 {
+    cx.unmeasured(&seen.troubles);
+    if seen.wake_ups == 0 && seen.troubles.is_empty() {
         return Err(cx.starved("wake-up of a thread"));
     }
     if !seen.per_rank.is_empty() {
@@ -48,7 +49,8 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
 /// The launch call of each GPU, and how long until the host sees the kernel's end.
 fn of_gpus(cx: &Context<'_>, seen: &WakeUps, span: Span) -> Vec<Measurement> {
     let mut measurements = Vec::new();
-    for (rank, launches) in (0..).zip(&seen.per_rank) {
+    let measured = (0..).zip(&seen.per_rank).filter_map(|(rank, one)| Some((rank, one.as_ref()?)));
+    for (rank, launches) in measured {
         let gpu = cx.gpu(rank);
         let mut call = cx.measurement(Metric::Launch, gpu.clone(), launches.call_us, span);
         call.detail = format!(

@@ -77,6 +77,8 @@ async fn measure(cx: &mut Context<'_>) -> Result<Vec<Measurement>, CheckError> {
                 let here = cx.roster.name(cx.me);
                 return Err(environment(format!("{here}: {}: {message}", path.display())));
             }
+            // No GPU takes part in a ring over TCP.
+            Glooed::Ring { collected: Collected::Broken(_), .. } => {}
             // The other node gives the error; this one has nothing to show.
             Glooed::PeerBroken | Glooed::Ring { collected: Collected::PeerBroken, .. } => {}
         }

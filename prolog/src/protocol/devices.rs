@@ -12,6 +12,8 @@ pub struct Devices {
     pub gpus: Vec<String>,
     /// Where the libraries are.
     pub libraries: Libraries,
+    /// The folder that holds `proc`.
+    pub root: PathBuf,
     /// How long all of it may take.
     pub limit_ms: u64,
 }
@@ -44,11 +46,36 @@ pub struct Look {
     pub limit_ms: u64,
 }
 
+/// A rank whose GPU did not do its part, and why. The GPUs of the other ranks did theirs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// The rank.
+    pub rank: u32,
+    /// What kind of trouble.
+    pub kind: TroubleKind,
+    /// What happened, with the GPU's UUID and PCI address; one line.
+    pub message: String,
+}
+
+/// Kinds of [`Trouble`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TroubleKind {
+    /// A library, the driver or the worker says that something did not work.
+    Failed,
+    /// No answer when the limit came.
+    Silent,
+    /// The driver says that the GPU is broken.
+    Broken,
+}
+
 /// What was opened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// Rank i is GPU i.
+    /// Rank i is GPU i, those among them that could not be opened.
     pub gpus: Vec<Device>,
+    /// Why some could not.
+    pub troubles: Vec<Trouble>,
     /// Version of the CUDA driver interface, such as `13.0`.
     pub cuda: String,
     /// Version of NCCL, such as `2.28.9`.
@@ -66,7 +93,7 @@ pub struct Device {
     pub uuid: String,
     /// Address on the PCI bus.
     pub pci: String,
-    /// Memory in all, bytes.
+    /// Memory in all, bytes; 0 where it could not be opened.
     pub memory_bytes: u64,
     /// Free memory when it was opened, bytes.
     pub free_bytes: u64,

@@ -172,14 +172,14 @@ fn assert_report(cluster: &Cluster, seen: &Seen) {
 
 /// Most calls to Slurm of one job, all of them by the leader, as measured: a healthy job is looked at once, told of its
 /// one phase and its verdict with a look before and after; a fault
-/// adds the question whose nodes these are and what is done about it.
+/// adds the question whose nodes these are and what is done about it; a drain, a second look at all nodes.
 fn most_calls(command: Command, action: &str) -> usize {
     match (command, action) {
         (Sbatch, "retain") => 5,
-        (Sbatch, "requeue") => 10,
-        (Sbatch, _) => 7,
+        (Sbatch, "requeue") => 11,
+        (Sbatch, _) => 8,
         (Srun | Salloc, "retain") => 7,
-        (Srun | Salloc, _) => 11,
+        (Srun | Salloc, _) => 12,
     }
 }
 

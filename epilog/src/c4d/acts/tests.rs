@@ -35,9 +35,12 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let script = format!("#!/bin/sh\nD={}\necho \"$@\" >>$D/calls\n{answer}\n", folder.path().display());
-        for name in ["scontrol", "scancel", "squeue"] {
+        let sinfo = format!("{script}\n{}", SINFO.replace("$D", &folder.path().display().to_string()));
+        for (name, script) in
+            [("scontrol", &script), ("scancel", &script), ("squeue", &script), ("sinfo", &sinfo)]
+        {
             // Copied by a process of its own: whoever forks meanwhile would hold the file open for writing.
-            std::fs::write(path("text"), &script).unwrap();
+            std::fs::write(path("text"), script).unwrap();
             let mut install = std::process::Command::new("install");
             assert!(install.arg("-m755").arg(path("text")).arg(path(name)).status().unwrap().success());
         }
@@ -87,7 +90,10 @@ impl Stage {
 
     fn changes(&self) -> Vec<String> {
         let calls = std::fs::read_to_string(self.folder.path().join("calls")).unwrap_or_default();
-        calls.lines().filter(|call| !call.starts_with("show")).map(str::to_owned).collect()
+        let changes =
+            calls.lines().filter(|call| !call.starts_with("show") && !call.starts_with("--noheader"));
+        // Without what is remembered of the node: it has a time.
+        changes.map(|call| call.split(" Comment=aimaster{drained=").next().unwrap().to_owned()).collect()
     }
 
     fn events(&self) -> Vec<String> {
@@ -139,6 +145,14 @@ fn xid(action: Action) -> HealthEvent {
         age_ms: 1,
     }
 }
+
+/// sinfo's own form of the one node that scontrol shows.
+const SINFO: &str = r#"
+state=$(sed -n 's/^   State=\([^ ]*\).*/\1/p' $D/node)
+name=$(sed -n 's/^NodeName=\([^ ]*\).*/\1/p' $D/node)
+reason=$(sed -n 's/^   Reason=\(.*\) \[.*/\1/p' $D/node)
+printf 'main\037%s\037%s\037Unknown\037(null)\037%s\036\n' "$name" "$state" "${reason:-none}"
+"#;
 
 const ANSWER: &str = "case \"$1 $2\" in\n\"show job\") cat $D/job;;\n\"show node\") cat $D/node;;\nesac";
 

@@ -1,8 +1,9 @@
-//! Collectives over NCCL: agreeing on a communicator, several message sizes, and a verified result. All ranks of a
+//! Collectives over NCCL: several message sizes, and a verified result. All ranks of a
 //! communicator take the same decisions, because each is taken on numbers that all of them have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kernels::collective::enqueue;
@@ -10,11 +11,13 @@ use kernels::cuda::{self, Event};
 use kernels::nccl::{Comm, Nccl, NcclError, Place};
 
 use super::super::host::Host;
-use super::super::timed::Until;
-use super::agreement::{self, Agreed, Trouble, UniqueId};
-use super::gpu::{Gpu, Held, Members, limit, nccl_limit, words};
+use super::super::timed::{Cancel, Until};
+use super::agreement::Agreed;
+use super::doing::Flaw;
+use super::gpu::{Gpu, Held, limit, nccl_limit, words};
 use super::ranks::Ranks;
-use crate::protocol::{Busbw, Collected, Collective, Member, Reply, Tag, Unreachable};
+use super::seats::{INIT_SHARE, Seat, Seats, seats, stop_with};
+use crate::protocol::{Busbw, Collected, Collective, Member, Reply, Tag, TroubleKind, Unreachable};
 
 /// Sizes of messages: where latency rules, where bandwidth begins, and where NVLink's is reached. One of which a single
 /// collective would take a window is left out, and so are those that the memory is too small for.
@@ -28,9 +31,6 @@ const WARM_UP: usize = 2;
 
 /// Timed collectives of a size: at least so many, so that one slow moment is not all, and at most so many.
 const TIMED: std::ops::RangeInclusive<usize> = 3..=100;
-
-/// Share of the limit in which a communicator must stand.
-const INIT_SHARE: f64 = 0.5;
 
 /// What this node has to do.
 pub(super) struct Work<'w> {
@@ -49,7 +49,29 @@ pub(super) enum Failure {
     /// What was under way did not end, or broke off.
     Died(String),
     /// Its own trouble.
-    Own(String),
+    Own(Flaw),
+}
+
+/// In a collective a GPU works on the others' memory too, so whose it is that the driver calls broken is not known.
+pub(super) fn in_a_collective(flaw: Flaw) -> Flaw {
+    let kind = if flaw.kind == TroubleKind::Broken { TroubleKind::Failed } else { flaw.kind };
+    Flaw { kind, ..flaw }
+}
+
+impl Failure {
+    fn own(flaw: Flaw) -> Self {
+        Self::Own(in_a_collective(flaw))
+    }
+}
+
+impl From<cuda::CudaError> for Failure {
+    fn from(error: cuda::CudaError) -> Self {
+        match error {
+            // Because of another rank, or of nobody.
+            cuda::CudaError::Cancelled { .. } => Self::Died(words(error)),
+            error => Self::own(error.into()),
+        }
+    }
 }
 
 /// What one rank measured.
@@ -62,13 +84,8 @@ pub(super) struct Measured {
     pub seconds: f64,
 }
 
-/// Where a rank of this node stands in which communicator.
-#[derive(Debug, Clone)]
-pub(super) struct Seat {
-    pub members: Members,
-    pub place: Place,
-    pub agreed: Agreed,
-}
+/// What came of a rank of this node.
+type Came = (usize, Result<Measured, Failure>);
 
 /// Runs this node's ranks of every communicator, all at the same time.
 pub(super) fn run(
@@ -78,50 +95,32 @@ pub(super) fn run(
     until: &Until,
 ) -> Reply {
     let begun = std::time::Instant::now();
-    let (seats, mut troubles) = match seats(ranks, work, communicators, until) {
+    let Seats { seats, mut missing } = match seats(ranks, work, communicators, until) {
         Ok(seats) => seats,
         Err(message) => return Reply::Failed { message },
     };
     let seats = Arc::new(seats);
     let (nccl, collective, window) = (work.nccl, work.collective, work.window);
-    let (mine, their) = (Arc::clone(&seats), until.clone());
-    let done = ranks.each(until, move |rank, gpu| {
-        let (at, seat) = mine.get(&rank)?;
-        let result = join(gpu, nccl, seat, &their).and_then(|()| {
-            let result = measure(gpu, seat, collective, window, &their);
-            if result.is_err() {
-                // A communicator that failed can't serve again.
-                gpu.comms.remove(&seat.members);
-            }
-            result
-        });
-        Some((*at, result))
+    let mine = Arc::clone(&seats);
+    let done = ranks.each(until, move |rank, gpu, until| {
+        let (_, seat) = mine.get(&rank)?;
+        let work = |gpu: &mut Gpu, until: &Until| measure(gpu, seat, collective, window, until);
+        Some(seated(gpu, nccl, seat, until, work))
     });
-    let mut results: BTreeMap<usize, Vec<Result<Measured, Failure>>> = BTreeMap::new();
+    stop_with(until, &seats);
+    let mut results: BTreeMap<usize, Vec<Came>> = BTreeMap::new();
     for (rank, one) in done.into_iter().enumerate() {
-        match one {
-            Some(Some((at, result))) => results.entry(at).or_default().push(result),
-            Some(None) => {}
-            None => {
-                if let Some((at, _)) = seats.get(&rank) {
-                    let died = Failure::Died(format!("rank {rank} did not come to an end"));
-                    results.entry(*at).or_default().push(Err(died));
-                }
-            }
-        }
+        let Some((at, _)) = seats.get(&rank) else { continue };
+        let result = one.map_err(Failure::own).and_then(|result| {
+            result.unwrap_or_else(|| Err(Failure::own(Flaw::failed("it has no seat in a communicator"))))
+        });
+        results.entry(*at).or_default().push((rank, result));
     }
     let mut collected = Vec::new();
     for (at, members) in communicators.iter().enumerate() {
-        match troubles.remove(&at) {
-            Some(Some(way)) => {
-                collected.push(Collected::Unreachable(vec![way]));
-                continue;
-            }
-            Some(None) => {
-                collected.push(Collected::PeerBroken);
-                continue;
-            }
-            None => {}
+        if let Some(why) = missing.remove(&at) {
+            collected.push(why);
+            continue;
         }
         let results = results.remove(&at).unwrap_or_default();
         match sum_up(work, members, results, begun.elapsed().as_secs_f64()) {
@@ -132,75 +131,33 @@ pub(super) fn run(
     Reply::Collective(collected)
 }
 
-/// Which rank of this node sits where; and the communicators that were not agreed on, with the way that kept them from
-/// it, or nothing where another node says why.
-pub(super) type Seats = (BTreeMap<usize, (usize, Seat)>, BTreeMap<usize, Option<Unreachable>>);
-
-pub(super) fn seats(
-    ranks: &Ranks<Gpu>,
-    work: &Work<'_>,
-    communicators: &[Vec<Member>],
+/// Has a rank take its seat and do its work there. A communicator that failed can't serve again; where it failed for this
+/// rank's own sake the others of the node need not wait for it.
+pub(super) fn seated<T>(
+    gpu: &mut Gpu,
+    nccl: Nccl,
+    seat: &Seat,
     until: &Until,
-) -> Result<Seats, String> {
-    let (mut seats, mut troubles) = (BTreeMap::new(), BTreeMap::new());
-    for (at, members) in communicators.iter().enumerate() {
-        let names: Members = members.iter().map(|member| (member.node, member.rank)).collect();
-        let mine: Vec<usize> =
-            (0..members.len()).filter(|&place| members[place].node == work.host.node()).collect();
-        if mine.is_empty() || members.len() < 2 {
-            return Err("a communicator needs two ranks, one of them of this node".to_owned());
-        }
-        let held = held(ranks, &names, members, &mine, until);
-        let half = until.at_most(until.left().mul_f64(INIT_SHARE));
-        let name = || work.nccl.unique_id(half.left()).map_err(words);
-        match agreement::agree(work.host, work.tag, members, held.as_ref(), name, &half) {
-            Ok(agreed) => {
-                for place in mine {
-                    let rank = members[place].rank as usize;
-                    if rank >= ranks.count() {
-                        return Err(format!("rank {rank} is none of the {} of this node", ranks.count()));
-                    }
-                    let (ranks, place) = (count(members.len()), count(place));
-                    let place = Place { ranks, rank: place };
-                    let seat = Seat { members: names.clone(), place, agreed: agreed.clone() };
-                    if seats.insert(rank, (at, seat)).is_some() {
-                        return Err("a rank can't be in two communicators at a time".to_owned());
-                    }
-                }
-            }
-            Err(Trouble::Unreachable(way)) => _ = troubles.insert(at, Some(way)),
-            Err(Trouble::ElsewhereBroken) => _ = troubles.insert(at, None),
-            Err(Trouble::Own(message)) => return Err(message),
-        }
+    work: impl FnOnce(&mut Gpu, &Until) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let until = Until { deadline: until.deadline, cancel: Cancel::clone(&seat.stop) };
+    gpu.doing.at("joining a communicator (ncclCommInitRankConfig)");
+    let result = join(gpu, nccl, seat, &until).and_then(|()| work(gpu, &until));
+    if matches!(result, Err(Failure::Own(_))) {
+        seat.stop.store(true, Ordering::Relaxed);
     }
-    Ok((seats, troubles))
-}
-
-fn count(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
-}
-
-/// The name of the communicator that all of this node's ranks hold for these members, if they do.
-fn held(
-    ranks: &Ranks<Gpu>,
-    names: &Members,
-    members: &[Member],
-    mine: &[usize],
-    until: &Until,
-) -> Option<UniqueId> {
-    let wanted: Vec<usize> = mine.iter().map(|&place| members[place].rank as usize).collect();
-    let names = names.clone();
-    let found = ranks.each(until, move |_, gpu| gpu.comms.get(&names).map(|held| held.id));
-    let mut ids = wanted.iter().map(|&rank| found.get(rank).copied().flatten().flatten());
-    let first = ids.next()??;
-    ids.all(|id| id == Some(first)).then_some(first)
+    if result.is_err() {
+        gpu.doing.at("ending a communicator that failed (ncclCommAbort)");
+        gpu.comms.remove(&seat.members);
+    }
+    result
 }
 
 /// Has a rank hold the communicator that was agreed on.
-pub(super) fn join(gpu: &mut Gpu, nccl: Nccl, seat: &Seat, until: &Until) -> Result<(), Failure> {
+fn join(gpu: &mut Gpu, nccl: Nccl, seat: &Seat, until: &Until) -> Result<(), Failure> {
     let Agreed::New(id) = seat.agreed else { return Ok(()) };
     gpu.comms.remove(&seat.members);
-    gpu.context.bind().map_err(|error| Failure::Own(words(error)))?;
+    gpu.context.bind()?;
     let patience = until.at_most(until.left().mul_f64(INIT_SHARE));
     let comm =
         Comm::init(&nccl, &id, seat.place, nccl_limit(&patience)).map_err(|error| not_joined(&error))?;
@@ -216,7 +173,7 @@ fn not_joined(error: &NcclError) -> Failure {
     match error {
         NcclError::Deadline { .. } | NcclError::Cancelled { .. } => Failure::Init(words(error)),
         NcclError::Failed { code, .. } if ABOUT_THE_WAY.contains(code) => Failure::Init(words(error)),
-        _ => Failure::Own(words(error)),
+        _ => Failure::Own(Flaw::failed(words(error))),
     }
 }
 
@@ -228,10 +185,10 @@ pub(super) fn measure(
     window: Duration,
     until: &Until,
 ) -> Result<Measured, Failure> {
-    let own = Failure::Own;
-    gpu.memory().map_err(own)?;
+    gpu.memory()?;
+    gpu.doing.at("a collective");
     let (Some(memory), Some(held)) = (gpu.memory.as_mut(), gpu.comms.get_mut(&seat.members)) else {
-        return Err(own("the communicator or its memory is gone".to_owned()));
+        return Err(Failure::own(Flaw::failed("the communicator or its memory is gone")));
     };
     let mut rank = Rank {
         place: seat.place,
@@ -242,7 +199,7 @@ pub(super) fn measure(
         stream: &gpu.stream,
         until,
     };
-    rank.kernels.fill_rank(rank.stream, &mut rank.memory.send, rank.place.rank).map_err(cuda)?;
+    rank.kernels.fill_rank(rank.stream, &mut rank.memory.send, rank.place.rank)?;
     let mut measured = Measured { right: true, ..Measured::default() };
     let most = -rank.greatest(-(rank.memory.bytes() as f64))?;
     let share = window.as_secs_f64() / SIZES.len() as f64;
@@ -281,10 +238,6 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-fn cuda(error: cuda::CudaError) -> Failure {
-    Failure::Own(words(error))
-}
-
 /// The same collective as the kernels that verify it know it.
 pub(super) fn expected(collective: Collective, place: Place) -> cuda::Collective {
     let Place { ranks, rank } = place;
@@ -313,33 +266,28 @@ impl Rank<'_> {
         let chunk = bytes / size_of::<f32>() / self.place.ranks as usize;
         let elements = chunk.max(1) * self.place.ranks as usize;
         // What an earlier one left must not pass for this one's.
-        self.memory.receive.zero(self.stream).map_err(cuda)?;
+        self.memory.receive.zero(self.stream)?;
         let bytes = elements * size_of::<f32>();
         enqueue(self.comm, self.expected, self.memory, bytes, self.stream, nccl_limit(self.until))
             .map_err(|error| died(&error))?;
         self.wait()?;
         let received = &self.memory.receive;
-        let wrong = self
-            .kernels
-            .count_wrong_in(self.stream, received, elements, self.expected, limit(self.until))
-            .map_err(cuda)?;
+        let wrong =
+            self.kernels.count_wrong_in(self.stream, received, elements, self.expected, limit(self.until))?;
         Ok(wrong == 0)
     }
 
     /// Seconds of one of several collectives, by the GPU's clock.
     fn timed(&mut self, bytes: usize, times: usize) -> Result<f64, Failure> {
-        let (begin, end) = (
-            Event::new(self.kernels.context()).map_err(cuda)?,
-            Event::new(self.kernels.context()).map_err(cuda)?,
-        );
-        begin.record(self.stream).map_err(cuda)?;
+        let (begin, end) = (Event::new(self.kernels.context())?, Event::new(self.kernels.context())?);
+        begin.record(self.stream)?;
         for _ in 0..times {
             enqueue(self.comm, self.expected, self.memory, bytes, self.stream, nccl_limit(self.until))
                 .map_err(|error| died(&error))?;
         }
-        end.record(self.stream).map_err(cuda)?;
+        end.record(self.stream)?;
         self.wait()?;
-        Ok(begin.ms_until(&end).map_err(cuda)? / 1e3 / times.max(1) as f64)
+        Ok(begin.ms_until(&end)? / 1e3 / times.max(1) as f64)
     }
 
     fn wait(&mut self) -> Result<(), Failure> {
@@ -350,16 +298,15 @@ impl Rank<'_> {
     fn greatest(&mut self, mine: f64) -> Result<f64, Failure> {
         let ranks = self.place.ranks as usize;
         let gather = cuda::Collective::AllGather { ranks: self.place.ranks };
-        let mut small = kernels::collective::Memory::new(self.kernels.context(), ranks * size_of::<f32>())
-            .map_err(cuda)?;
+        let mut small = kernels::collective::Memory::new(self.kernels.context(), ranks * size_of::<f32>())?;
         let mut values = vec![0.0_f32; ranks];
         values[0] = mine as f32;
-        small.send.write(self.stream, &values, limit(self.until)).map_err(cuda)?;
+        small.send.write(self.stream, &values, limit(self.until))?;
         let bytes = small.bytes();
         enqueue(self.comm, gather, &mut small, bytes, self.stream, nccl_limit(self.until))
             .map_err(|error| died(&error))?;
         self.wait()?;
-        let all = small.receive.read(self.stream, limit(self.until)).map_err(cuda)?;
+        let all = small.receive.read(self.stream, limit(self.until))?;
         Ok(all.into_iter().map(f64::from).fold(f64::NEG_INFINITY, f64::max))
     }
 }
@@ -370,39 +317,50 @@ pub(super) fn finish(comm: &mut Comm, streams: &[&cuda::Stream], until: &Until) 
     let done = || {
         streams.iter().all(|stream| {
             stream.is_done().unwrap_or_else(|error| {
-                trouble.get_or_insert(words(error));
+                trouble.get_or_insert(error);
                 true
             })
         })
     };
     let finished = comm.wait("a collective", nccl_limit(until), done);
     match (finished, trouble) {
-        (_, Some(error)) => Err(Failure::Own(error)),
+        (_, Some(error)) => Err(error.into()),
         (Ok(()), None) => Ok(()),
         (Err(error), None) => Err(died(&error)),
     }
 }
 
+/// `ncclUnhandledCudaError`: a call of the driver failed, on this rank's GPU.
+const OF_THE_DRIVER: i32 = 1;
+
+/// Why a collective gave out: the rank's own GPU, or anything between the ranks.
 pub(super) fn died(error: &NcclError) -> Failure {
-    Failure::Died(words(error))
+    match error {
+        NcclError::Failed { code: OF_THE_DRIVER, .. } => Failure::Own(Flaw::failed(words(error))),
+        _ => Failure::Died(words(error)),
+    }
 }
 
 /// The slowest of this node's ranks speaks for all.
 fn sum_up(
     work: &Work<'_>,
     members: &[Member],
-    results: Vec<Result<Measured, Failure>>,
+    results: Vec<Came>,
     seconds: f64,
 ) -> Result<Collected, String> {
-    let mut measured = Vec::new();
+    let (mut measured, mut troubles) = (Vec::new(), Vec::new());
     let (mut init, mut died) = (None, None);
-    for result in results {
+    for (rank, result) in results {
         match result {
             Ok(one) => measured.push(one),
-            Err(Failure::Own(message)) => return Err(message),
+            Err(Failure::Own(flaw)) => troubles.push(flaw.of(rank)),
             Err(Failure::Init(why)) => init = Some(why),
             Err(Failure::Died(why)) => died = Some(why),
         }
+    }
+    if !troubles.is_empty() {
+        // What a broken rank keeps the others from is not theirs.
+        return Ok(Collected::Broken(troubles));
     }
     let me = work.host.node();
     let elsewhere = members.iter().find(|member| member.node != me);

@@ -2,16 +2,20 @@
 //! measured with them is in the files beside.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use kernels::Libraries;
 use kernels::collective::Memory;
-use kernels::cuda::{Context, CublasLt, Driver, Gemm, Kernels, Limit, Operand, Output, Shape, Stream};
+use kernels::cuda::{
+    Context, CublasLt, CudaError, Driver, Gemm, Kernels, Limit, Operand, Output, Shape, Stream,
+};
 use kernels::nccl::Comm;
-use kernels::{Libraries, cuda};
 
 use super::super::timed::Until;
 use super::agreement::UniqueId;
+use super::doing::{Doing, Flaw};
 use crate::protocol::{self, Device};
 
 /// Rows and columns of the product: what gpu.md's published rates are for, and large enough to fill any GPU.
@@ -45,8 +49,13 @@ pub(super) struct Gpu {
     pub gemm: Option<Gemm>,
     pub memory: Option<Memory>,
     pub comms: BTreeMap<Members, Held>,
+    /// What its thread is at.
+    pub doing: Arc<Doing>,
     blas: CublasLt,
 }
+
+/// The first step of [`Gpu::open`].
+pub(super) const FINDING: &str = "looking for the GPU in the driver (cuDeviceGet)";
 
 impl Gpu {
     /// Opens the GPU that the driver knows by this UUID.
@@ -54,17 +63,18 @@ impl Gpu {
         libraries: &Libraries,
         driver: &Driver,
         found: &Found,
-        until: &Until,
-    ) -> Result<(Self, Device), String> {
-        let device = driver.device(&found.uuid).map_err(words)?;
-        let context = device.context().map_err(words)?;
-        let (free, total) = context.memory().map_err(words)?;
-        let blas = CublasLt::open(libraries, &context).map_err(words)?;
-        let kernels = Kernels::load(&context).map_err(words)?;
-        let (stream, beside) = (Stream::new(&context).map_err(words)?, Stream::new(&context).map_err(words)?);
-        if until.over() {
-            return Err(format!("{}: it took too long to open", found.uuid));
-        }
+        doing: &Arc<Doing>,
+    ) -> Result<(Self, Device), Flaw> {
+        let device = driver.device(&found.uuid)?;
+        doing.at("making its context (cuDevicePrimaryCtxRetain)");
+        let context = device.context()?;
+        let (free, total) = context.memory()?;
+        doing.at("starting cuBLASLt on it");
+        let blas = CublasLt::open(libraries, &context)?;
+        doing.at("having its kernels compiled by the driver (cuModuleLoadDataEx)");
+        let kernels = Kernels::load(&context)?;
+        doing.at("making its streams");
+        let (stream, beside) = (Stream::new(&context)?, Stream::new(&context)?);
         let opened = Device {
             index: found.index,
             name: device.info().name.clone(),
@@ -73,8 +83,8 @@ impl Gpu {
             memory_bytes: total as u64,
             free_bytes: free as u64,
         };
-        let (gemm, memory, comms) = (None, None, BTreeMap::new());
-        Ok((Self { context, kernels, stream, beside, gemm, memory, comms, blas }, opened))
+        let (gemm, memory, comms, doing) = (None, None, BTreeMap::new(), Arc::clone(doing));
+        Ok((Self { context, kernels, stream, beside, gemm, memory, comms, doing, blas }, opened))
     }
 
     /// What multiplies, with its version.
@@ -83,44 +93,52 @@ impl Gpu {
     }
 
     /// The product, made at its first use and kept.
-    pub(super) fn product(&mut self, limit: Limit<'_>) -> Result<&Gemm, String> {
-        if self.gemm.is_none() {
-            let shape = Shape { n: SIZE, operand: Operand::Bf16, output: Output::Bf16 };
-            let gemm = Gemm::new(&self.blas, &self.kernels, &self.stream, shape, limit).map_err(words)?;
-            self.gemm = Some(gemm);
-        }
-        self.gemm.as_ref().ok_or_else(|| "the product is gone".to_owned())
+    pub(super) fn product(&mut self, limit: Limit<'_>) -> Result<&mut Gemm, CudaError> {
+        self.doing.at("making its product: memory, operands, the trial of cuBLASLt's algorithms");
+        let gemm = match self.gemm.take() {
+            Some(gemm) => gemm,
+            None => {
+                let shape = Shape { n: SIZE, operand: Operand::Bf16, output: Output::Bf16 };
+                Gemm::new(&self.blas, &self.kernels, &self.stream, shape, limit)?
+            }
+        };
+        Ok(self.gemm.insert(gemm))
     }
 
     /// The product in fp8; `None` where the GPU or the library offers none. It is not kept: one check needs it.
-    pub(super) fn fp8_product(&self, limit: Limit<'_>) -> Result<Option<Gemm>, String> {
+    pub(super) fn fp8_product(&self, limit: Limit<'_>) -> Result<Option<Gemm>, CudaError> {
+        self.doing.at("making its product in fp8");
         let shape = Shape { n: SIZE, operand: Operand::E4m3, output: Output::Bf16 };
         match Gemm::new(&self.blas, &self.kernels, &self.stream, shape, limit) {
             Ok(gemm) => Ok(Some(gemm)),
             Err(error) if error.is_not_offered() => Ok(None),
-            Err(error) => Err(words(error)),
+            Err(error) => Err(error),
         }
     }
 
     /// The memory of collectives: as much as there is, up to the largest message.
-    pub(super) fn memory(&mut self) -> Result<&mut Memory, String> {
-        if self.memory.is_none() {
-            let mut bytes = LARGEST;
-            let (free, _) = self.context.memory().map_err(words)?;
-            // NCCL takes memory of its own for each communicator.
-            while bytes > SMALLEST && 2 * bytes + SPARE > free {
-                bytes /= 4;
-            }
-            let memory = loop {
-                match Memory::new(&self.context, bytes) {
-                    Ok(memory) => break memory,
-                    Err(cuda::CudaError::OutOfMemory { .. }) if bytes > SMALLEST => bytes /= 4,
-                    Err(error) => return Err(words(error)),
-                }
-            };
-            self.memory = Some(memory);
+    pub(super) fn memory(&mut self) -> Result<&mut Memory, CudaError> {
+        self.doing.at("taking memory for collectives");
+        let memory = match self.memory.take() {
+            Some(memory) => memory,
+            None => self.take_memory()?,
+        };
+        Ok(self.memory.insert(memory))
+    }
+
+    fn take_memory(&self) -> Result<Memory, CudaError> {
+        let mut bytes = LARGEST;
+        let (free, _) = self.context.memory()?;
+        // NCCL takes memory of its own for each communicator.
+        while bytes > SMALLEST && 2 * bytes + SPARE > free {
+            bytes /= 4;
         }
-        self.memory.as_mut().ok_or_else(|| "the memory of collectives is gone".to_owned())
+        loop {
+            match Memory::new(&self.context, bytes) {
+                Err(CudaError::OutOfMemory { .. }) if bytes > SMALLEST => bytes /= 4,
+                other => return other,
+            }
+        }
     }
 }
 
@@ -159,10 +177,34 @@ pub(super) struct Found {
     pub uuid: String,
     /// Its PCI address, lower case.
     pub pci: String,
+    /// Its model, as the driver calls it.
+    pub model: String,
 }
 
-/// Where the driver describes its GPUs.
-pub(super) const PROC: &str = "/proc/driver/nvidia/gpus";
+impl Found {
+    /// What is known of it where it can't be opened.
+    pub(super) fn closed(&self) -> Device {
+        Device {
+            index: self.index,
+            name: self.model.clone(),
+            uuid: self.uuid.clone(),
+            pci: self.pci.clone(),
+            memory_bytes: 0,
+            free_bytes: 0,
+        }
+    }
+
+    /// What is said of this GPU, with its name.
+    pub(super) fn named(&self, said: String) -> String {
+        let names_it = said.contains(&self.uuid);
+        if names_it { said } else { format!("{} at {}: {said}", self.uuid, self.pci) }
+    }
+}
+
+/// Where the driver describes its GPUs, below the folder that holds `proc`.
+pub(super) fn described(root: &Path) -> PathBuf {
+    root.join("proc/driver/nvidia/gpus")
+}
 
 /// Every GPU of this machine, by its minor number.
 pub(super) fn installed(proc: &Path) -> Result<Vec<Found>, String> {
@@ -179,7 +221,8 @@ pub(super) fn installed(proc: &Path) -> Result<Vec<Found>, String> {
         };
         let index = field("Device Minor:").and_then(|minor| minor.parse().ok());
         if let (Some(index), Some(uuid), Some(pci)) = (index, field("GPU UUID:"), field("Bus Location:")) {
-            found.push(Found { index, uuid, pci: pci.to_ascii_lowercase() });
+            let model = field("Model:").unwrap_or_default();
+            found.push(Found { index, uuid, pci: pci.to_ascii_lowercase(), model });
         }
     }
     found.sort_by_key(|gpu| gpu.index);
@@ -215,7 +258,7 @@ pub(super) fn chosen(names: &[String], installed: &[Found]) -> Result<Vec<Found>
 
 /// The policy's word on the libraries.
 pub(super) fn libraries(wanted: &protocol::Libraries) -> Libraries {
-    let given = |path: &std::path::PathBuf| (path.as_os_str() != "").then(|| path.clone());
+    let given = |path: &PathBuf| (path.as_os_str() != "").then(|| path.clone());
     Libraries {
         cuda: given(&wanted.driver),
         nvml: given(&wanted.nvml),
@@ -233,6 +276,7 @@ mod tests {
             index,
             uuid: format!("GPU-afbedc2d-d2f8-75af-1112-00000000000{index}"),
             pci: pci.to_owned(),
+            model: "NVIDIA H200".to_owned(),
         };
         vec![gpu(0, "0000:17:00.0"), gpu(1, "0000:3d:00.0")]
     }
@@ -258,6 +302,15 @@ mod tests {
         let second = &two()[1..];
         assert!(chosen(&["0".to_owned()], second).unwrap_err().contains("GPU 0 is not on this node"));
         assert!(indexes(&["MIG-1234"]).unwrap_err().contains("MIG"));
+    }
+
+    #[test]
+    fn what_is_said_names_its_gpu_once() {
+        let gpu = &two()[0];
+        for said in ["no answer".to_owned(), format!("{} at 0000:17:00.0: no answer", gpu.uuid)] {
+            let named = gpu.named(said);
+            assert_eq!(named, "GPU-afbedc2d-d2f8-75af-1112-000000000000 at 0000:17:00.0: no answer");
+        }
     }
 
     #[test]

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernels::collective::enqueue;
-use kernels::cuda::{CudaError, Event, tflops};
+use kernels::cuda::{Event, tflops};
 
 use super::super::timed::Until;
-use super::collective::{self, Failure, Measured, Seat, Work, died, expected, finish, join, slowest};
-use super::gpu::{Gpu, SIZE, limit, nccl_limit, words};
+use super::collective::{self, Failure, Measured, Work, died, expected, finish, seated, slowest};
+use super::doing::Flaw;
+use super::gpu::{Gpu, SIZE, limit, nccl_limit};
 use super::ranks::Ranks;
-use crate::protocol::{Busbw, Collective, Member, Overlap, Overlapped, Products, Reply};
+use super::seats::{Seat, Seats, seats, stop_with};
+use crate::protocol::{Busbw, Collected, Collective, Member, Overlap, Overlapped, Products, Reply};
 
 /// The message of the all-reduce beside products: large enough that bandwidth counts.
 const BYTES: usize = 256 << 20;
@@ -30,32 +32,40 @@ struct Beside {
 
 /// Runs the all-reduce alone, then beside products, each for about `window`.
 pub(super) fn run(ranks: &Ranks<Gpu>, work: &Work<'_>, members: &[Member], until: &Until) -> Reply {
-    let seats = match collective::seats(ranks, work, &[members.to_vec()], until) {
-        Ok((seats, troubles)) if troubles.is_empty() => Arc::new(seats),
-        Ok((_, troubles)) => {
-            return Reply::Overlap(Overlapped::Unreachable(troubles.into_values().flatten().collect()));
-        }
+    let Seats { seats, mut missing } = match seats(ranks, work, &[members.to_vec()], until) {
+        Ok(seats) => seats,
         Err(message) => return Reply::Failed { message },
     };
-    let (nccl, window, their) = (work.nccl, work.window, until.clone());
-    let done = ranks.each(until, move |rank, gpu| {
-        let (_, seat) = seats.get(&rank)?;
-        let result = join(gpu, nccl, seat, &their).and_then(|()| beside(gpu, seat, window, &their));
-        if result.is_err() {
-            gpu.comms.remove(&seat.members);
+    match missing.pop_first() {
+        None => {}
+        Some((_, Collected::Broken(troubles))) => return Reply::Overlap(Overlapped::Broken(troubles)),
+        Some((_, Collected::Unreachable(ways))) => return Reply::Overlap(Overlapped::Unreachable(ways)),
+        Some((_, Collected::PeerBroken | Collected::Measured(_))) => {
+            return Reply::Failed { message: "the ranks of this node did not agree".to_owned() };
         }
-        Some(result)
+    }
+    let (nccl, window, seats) = (work.nccl, work.window, Arc::new(seats));
+    let mine = Arc::clone(&seats);
+    let done = ranks.each(until, move |rank, gpu, until| {
+        let (_, seat) = mine.get(&rank)?;
+        Some(seated(gpu, nccl, seat, until, |gpu, until| beside(gpu, seat, window, until)))
     });
-    let mut all = Vec::new();
-    for (rank, one) in (0_u32..).zip(done) {
+    stop_with(until, &seats);
+    let (mut all, mut troubles, mut others) = (Vec::new(), Vec::new(), None);
+    for (rank, one) in done.into_iter().enumerate() {
         match one {
-            Some(Some(Ok(one))) => all.push(one),
-            Some(Some(Err(Failure::Own(message) | Failure::Init(message) | Failure::Died(message)))) => {
-                return Reply::Failed { message };
-            }
-            Some(None) => {}
-            None => return Reply::Failed { message: format!("rank {rank} did not come to an end") },
+            Ok(Some(Ok(one))) => all.push(one),
+            Ok(Some(Err(Failure::Own(flaw)))) | Err(flaw) => troubles.push(flaw.of(rank)),
+            Ok(Some(Err(Failure::Init(message) | Failure::Died(message)))) => others = Some(message),
+            Ok(None) => {}
         }
+    }
+    // What a broken rank keeps the others from is not theirs.
+    if !troubles.is_empty() {
+        return Reply::Overlap(Overlapped::Broken(troubles));
+    }
+    if let Some(message) = others {
+        return Reply::Failed { message };
     }
     sum_up(&all).map_or_else(
         || Reply::Failed { message: "no rank of this node came to a result".to_owned() },
@@ -76,28 +86,25 @@ fn sum_up(all: &[Beside]) -> Option<Overlap> {
         tflop_per_s: per_rank.iter().sum(),
         per_rank,
         right: 1.0,
-        fingerprints: Vec::new(),
-        library: String::new(),
-        wrong: Vec::new(),
-        loads: Vec::new(),
+        ..Products::default()
     };
     Some(Overlap { busbw_alone: rates(|one| &one.alone)?, products, busbw: rates(|one| &one.at_once)? })
 }
 
 fn beside(gpu: &mut Gpu, seat: &Seat, window: Duration, until: &Until) -> Result<Beside, Failure> {
-    let own = Failure::Own;
     let alone = collective::measure(gpu, seat, Collective::AllReduce, window, until)?;
-    gpu.product(limit(until)).map_err(own)?;
+    gpu.product(limit(until))?;
+    gpu.doing.at("a collective beside products");
     // Of the sizes that all ranks agreed on.
     let agreed = alone.sizes.last().map_or(0, |(bytes, _)| usize::try_from(*bytes).unwrap_or(usize::MAX));
     let bytes = BYTES.min(agreed);
     let Gpu { stream, beside, gemm: Some(gemm), memory: Some(memory), comms, context, .. } = gpu else {
-        return Err(own("the product or the memory is gone".to_owned()));
+        return Err(gone("the product or the memory"));
     };
     let Some(held) = comms.get_mut(&seat.members) else {
-        return Err(own("the communicator is gone".to_owned()));
+        return Err(gone("the communicator"));
     };
-    let product_ms = gemm.window(beside, window / 4, limit(until)).map_err(cuda)?;
+    let product_ms = gemm.window(beside, window / 4, limit(until))?;
     let factor = Collective::AllReduce.bus_factor(seat.place.ranks as usize);
     let reduce_s = alone.sizes.last().map_or(0.0, |(_, rate)| factor * bytes as f64 / rate / 1e9);
     let fit = |one: f64| {
@@ -105,26 +112,26 @@ fn beside(gpu: &mut Gpu, seat: &Seat, window: Duration, until: &Until) -> Result
         (times as usize).clamp(*QUEUED.start(), *QUEUED.end())
     };
     let (products, reduces) = (fit(product_ms / 1e3), fit(reduce_s));
-    let event = || Event::new(context).map_err(cuda);
+    let event = || Event::new(context);
     let (multiply, multiplied, reduce, reduced) = (event()?, event()?, event()?, event()?);
     // The all-reduce first: it takes few multiprocessors, and would wait for a whole product otherwise.
-    reduce.record(stream).map_err(cuda)?;
+    reduce.record(stream)?;
     let kind = expected(Collective::AllReduce, seat.place);
-    multiply.record(beside).map_err(cuda)?;
+    multiply.record(beside)?;
     for step in 0..products.max(reduces) {
         if step < reduces {
             enqueue(&mut held.comm, kind, memory, bytes, stream, nccl_limit(until))
                 .map_err(|error| died(&error))?;
         }
         if step < products {
-            gemm.run(beside).map_err(cuda)?;
+            gemm.run(beside)?;
         }
     }
-    reduced.record(stream).map_err(cuda)?;
-    multiplied.record(beside).map_err(cuda)?;
+    reduced.record(stream)?;
+    multiplied.record(beside)?;
     finish(&mut held.comm, &[stream, beside], until)?;
-    let multiplying = multiply.ms_until(&multiplied).map_err(cuda)? / products as f64;
-    let reducing = reduce.ms_until(&reduced).map_err(cuda)? / 1e3;
+    let multiplying = multiply.ms_until(&multiplied)? / products as f64;
+    let reducing = reduce.ms_until(&reduced)? / 1e3;
     let rate = factor * bytes as f64 * reduces as f64 / reducing / 1e9;
     let at_once = Measured {
         sizes: vec![(bytes as u64, rate)],
@@ -135,6 +142,6 @@ fn beside(gpu: &mut Gpu, seat: &Seat, window: Duration, until: &Until) -> Result
     Ok(Beside { alone, at_once, tflop_per_s: tflops(SIZE, multiplying), products })
 }
 
-fn cuda(error: CudaError) -> Failure {
-    Failure::Own(words(error))
+fn gone(what: &str) -> Failure {
+    Failure::Own(Flaw::failed(format!("{what} is gone")))
 }

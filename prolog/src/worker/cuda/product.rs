@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use kernels::cuda::{Gemm, Kernels, Operand, Stream, tflops};
+use kernels::cuda::{CudaError, Gemm, Kernels, Operand, Stream, tflops};
 
 use super::super::timed::Until;
-use super::gpu::{Gpu, SIZE, limit, words};
+use super::doing::{Doing, Flaw};
+use super::gpu::{Gpu, SIZE, limit};
 use super::ranks::Ranks;
 use crate::protocol::{MAX_SAMPLES, Products, Reply};
 
@@ -29,29 +30,16 @@ struct Multiplied {
 
 /// Multiplies on all GPUs for `window`.
 pub(super) fn run(ranks: &Ranks<Gpu>, operand: Operand, window: Duration, until: &Until) -> Reply {
-    let until = until.clone();
-    let all = until.clone();
-    let done = ranks.each(&all, move |_, gpu| multiply(gpu, operand, window, &until));
-    let mut products = Products {
-        products: 0,
-        seconds: 0.0,
-        tflop_per_s: 0.0,
-        per_rank: Vec::new(),
-        right: 1.0,
-        fingerprints: Vec::new(),
-        library: String::new(),
-        wrong: Vec::new(),
-        loads: Vec::new(),
-    };
+    let done = ranks.each(until, move |_, gpu, until| multiply(gpu, operand, window, until));
+    let mut products = Products::default();
     let mut wrong = 0.0;
-    for (rank, one) in (0..).zip(done) {
-        let one = match one {
-            Some(Ok(Some(one))) => one,
-            // A place that is kept for the rank.
-            Some(Ok(None)) => Multiplied::default(),
-            Some(Err(message)) => return Reply::Failed { message },
-            None => {
-                return Reply::Failed { message: format!("rank {rank}: its GPU did not end its products") };
+    for (rank, one) in done.into_iter().enumerate() {
+        // Where there is no number a place is kept for the rank.
+        let one = match one.and_then(|one| one) {
+            Ok(one) => one.unwrap_or_default(),
+            Err(flaw) => {
+                products.troubles.push(flaw.of(rank));
+                Multiplied::default()
             }
         };
         products.products += one.products as u64;
@@ -64,7 +52,7 @@ pub(super) fn run(ranks: &Ranks<Gpu>, operand: Operand, window: Duration, until:
         }
         if let Some(why) = one.wrong {
             wrong += 1.0;
-            products.wrong.push((rank, why));
+            products.wrong.push((u32::try_from(rank).unwrap_or(u32::MAX), why));
         }
     }
     products.right = 1.0 - wrong / products.per_rank.len().max(1) as f64;
@@ -77,18 +65,19 @@ fn multiply(
     operand: Operand,
     window: Duration,
     until: &Until,
-) -> Result<Option<Multiplied>, String> {
+) -> Result<Option<Multiplied>, Flaw> {
     let library = gpu.library();
     let multiplied = match operand {
         Operand::Bf16 => {
             gpu.product(limit(until))?;
-            let (stream, kernels) = (&gpu.stream, &gpu.kernels);
-            let Some(gemm) = gpu.gemm.as_mut() else { return Err("the product is gone".to_owned()) };
-            prove(gemm, kernels, stream, window, until)?
+            let Gpu { kernels, stream, gemm: Some(gemm), doing, .. } = gpu else {
+                return Err(Flaw::failed("the product is gone"));
+            };
+            prove(gemm, (kernels, stream, doing), window, until)?
         }
         Operand::E4m3 => {
             let Some(mut gemm) = gpu.fp8_product(limit(until))? else { return Ok(None) };
-            prove(&mut gemm, &gpu.kernels, &gpu.stream, window, until)?
+            prove(&mut gemm, (&gpu.kernels, &gpu.stream, &gpu.doing), window, until)?
         }
     };
     Ok(Some(Multiplied { library, ..multiplied }))
@@ -97,20 +86,22 @@ fn multiply(
 /// The rate of a product, its bits, and whether it is right.
 fn prove(
     gemm: &mut Gemm,
-    kernels: &Kernels,
-    stream: &Stream,
+    (kernels, stream, doing): (&Kernels, &Stream, &Doing),
     window: Duration,
     until: &Until,
-) -> Result<Multiplied, String> {
+) -> Result<Multiplied, CudaError> {
     let limit = limit(until);
-    let fingerprint = gemm.checksum(kernels, stream, limit).map_err(words)?;
-    let sampled = gemm.sample(stream, SAMPLES, limit).map_err(words)?;
+    doing.at("a product that is looked into");
+    let fingerprint = gemm.checksum(kernels, stream, limit)?;
+    let sampled = gemm.sample(stream, SAMPLES, limit)?;
+    doing.at("products that are timed");
     let mut times = Vec::new();
     for _ in 0..WINDOWS {
-        times.push(gemm.window(stream, window / WINDOWS, limit).map_err(words)?);
+        times.push(gemm.window(stream, window / WINDOWS, limit)?);
     }
     // The same inputs again: a GPU that computes wrongly now and then does not agree with itself.
-    let again = gemm.checksum(kernels, stream, limit).map_err(words)?;
+    doing.at("the same product again");
+    let again = gemm.checksum(kernels, stream, limit)?;
     times.sort_by(f64::total_cmp);
     let ms = times[times.len() / 2];
     let wrong = match sampled.wrong.first() {

@@ -44,7 +44,7 @@ fn parts(
             Reply::Collective(mut collected) => match collected.pop() {
                 Some(Collected::Measured(busbw)) => Ok(busbw),
                 Some(Collected::Unreachable(ways)) => Err(Trouble::Unreachable(ways)),
-                Some(Collected::PeerBroken) | None => {
+                Some(Collected::Broken(_) | Collected::PeerBroken) | None => {
                     Err(Trouble::Failed("the all-reduce came to no result".to_owned()))
                 }
             },

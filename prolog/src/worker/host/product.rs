@@ -139,10 +139,7 @@ fn sum_up(counted: &[Counted]) -> Products {
         tflop_per_s: counted.iter().map(rate).sum(),
         per_rank: counted.iter().map(rate).take(MAX_SAMPLES).collect(),
         right: right as f64 / products.max(1) as f64,
-        fingerprints: Vec::new(),
-        library: String::new(),
-        wrong: Vec::new(),
-        loads: Vec::new(),
+        ..Products::default()
     }
 }
 

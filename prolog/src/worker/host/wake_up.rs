@@ -147,6 +147,7 @@ fn sum_up(mut seen: Vec<Duration>) -> WakeUps {
         tail_us: at(TAIL),
         samples_us,
         per_rank: Vec::new(),
+        troubles: Vec::new(),
     }
 }
 

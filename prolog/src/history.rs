@@ -1,0 +1,218 @@
+//! What this node remembers of its own results: read while the nodes meet, held against what is measured, and added to
+//! while the verdict is made. Whether a part declines is [`diag::history`]'s; trouble with the file costs the job
+//! nothing but a line in the log.
+
+mod alone;
+pub mod store;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cluster::events::Events;
+use diag::facts::{NodeFacts, NodeId, Roster};
+use diag::gpu_facts::reading::{GpuReading, NodeReading};
+use diag::gpu_facts::{self, Fact, FactKind};
+use diag::history::{Entry, Here, Key, Setting, decline};
+use diag::measurement::{Measurement, Subject};
+use diag::round::RoundResult;
+use diag::wording;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::assignment::Assignment;
+use store::{Kept, StoreError};
+
+/// How long a job's prolog waits for another one that has the file, which needs some milliseconds.
+const LOCK_WAIT: Duration = Duration::from_millis(500);
+
+/// How long it waits for the disk beside that; one that needs longer is in trouble, and the job does not wait for it.
+const DISK_WAIT: Duration = Duration::from_millis(500);
+
+/// Most declines that a node tells of in one job: one part that declines shows in several checks and sizes.
+const MOST_TOLD: usize = 8;
+
+/// What is done beside everything else, by a thread: nobody waits for a disk longer than he says.
+struct Beside<T>(Option<oneshot::Receiver<Result<T, StoreError>>>);
+
+impl<T: Send + 'static> Beside<T> {
+    fn start(work: impl FnOnce() -> Result<T, StoreError> + Send + 'static) -> Self {
+        let (done, result) = oneshot::channel();
+        let started = std::thread::Builder::new().name("history".into()).spawn(move || _ = done.send(work()));
+        Self(started.is_ok().then_some(result))
+    }
+
+    /// What came of it; `None` and a line in the log where nothing did.
+    async fn end(self, events: &Events) -> Option<T> {
+        let line = match timeout(LOCK_WAIT + DISK_WAIT, self.0?).await {
+            Ok(Ok(Ok(done))) => return Some(done),
+            Ok(Ok(Err(error))) => cluster::chain(&error),
+            Ok(Err(_)) => "its thread ended early".to_owned(),
+            Err(_) => "the disk does not answer".to_owned(),
+        };
+        events.log(&format!("history: {line}; the checks do without"));
+        None
+    }
+}
+
+/// The history, on its way from the disk.
+pub struct Recall {
+    kept: Option<Beside<Kept>>,
+    folder: PathBuf,
+    alone: Option<bool>,
+}
+
+/// Starts to read the history of this node, unless the policy keeps none.
+#[must_use]
+pub fn recall(assignment: &Assignment) -> Recall {
+    let folder = store::folder(&assignment.policy.paths.state_dir, &assignment.job.node);
+    let path = folder.clone();
+    let kept =
+        assignment.policy.history.enabled.then(|| Beside::start(move || store::read(&path, LOCK_WAIT)));
+    Recall { kept, folder, alone: alone::alone(&assignment.job) }
+}
+
+/// What the node remembers, and what of it was told in this job.
+pub struct Past {
+    /// `None`: the policy keeps none.
+    here: Option<Here>,
+    folder: PathBuf,
+    job_id: u32,
+    kept: Kept,
+    seen: BTreeSet<Key>,
+    told: Vec<String>,
+}
+
+impl Recall {
+    /// Waits for the history.
+    pub async fn arrive(
+        self,
+        assignment: &Assignment,
+        (facts, reading): (&NodeFacts, Option<&NodeReading>),
+        events: &Events,
+    ) -> Past {
+        let here = self.kept.is_some().then(|| here(assignment, facts, reading, self.alone));
+        let kept = match self.kept {
+            Some(kept) => kept.end(events).await.unwrap_or_default(),
+            None => Kept::new(),
+        };
+        let job_id = assignment.job.job_id;
+        Past { here, folder: self.folder, job_id, kept, seen: BTreeSet::new(), told: Vec::new() }
+    }
+}
+
+fn here(
+    assignment: &Assignment,
+    facts: &NodeFacts,
+    reading: Option<&NodeReading>,
+    alone: Option<bool>,
+) -> Here {
+    let gpus = || reading.into_iter().flat_map(|reading| &reading.gpus);
+    let by_number = |text: &dyn Fn(&GpuReading) -> Option<String>| -> BTreeMap<u32, String> {
+        gpus().filter_map(|gpu| Some((gpu_facts::number(&gpu.device), text(gpu)?))).collect()
+    };
+    let driver = reading.and_then(|reading| reading.driver_version.clone());
+    let setting = Setting {
+        version: facts.version.clone(),
+        libraries: facts.libraries.clone(),
+        driver: driver.unwrap_or_default(),
+        clocks: String::new(),
+    };
+    let caused = facts.known.facts.iter().filter(|fact| fact.kind == FactKind::Cause);
+    Here {
+        me: assignment.job.me,
+        engine: assignment.policy.engine,
+        uuids: by_number(&|gpu| gpu.device.uuid.clone()),
+        alone,
+        ranks: crate::engine::ranks(assignment),
+        nvls: assignment.policy.cuda.nvls,
+        setting,
+        clocks: by_number(&clocks),
+        caused: caused.map(|fact| fact.subject.clone()).collect(),
+    }
+}
+
+/// How somebody has set a GPU's clocks and power.
+fn clocks(gpu: &GpuReading) -> Option<String> {
+    let clock = gpu.clocks.sm_set_mhz.map(|mhz| format!("{mhz} MHz"));
+    let power = gpu.power.enforced_limit_mw.map(|limit| format!("{} W", limit / 1000));
+    let parts: Vec<String> = clock.into_iter().chain(power).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+impl Past {
+    /// Of a check that is no job's: nothing is held against it, and nothing kept.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            here: None,
+            folder: PathBuf::new(),
+            job_id: 0,
+            kept: Kept::new(),
+            seen: BTreeSet::new(),
+            told: Vec::new(),
+        }
+    }
+
+    /// Adds to the numbers of this node what its history says of them: a note each, once in a job.
+    pub fn compare(&mut self, roster: &Roster, numbers: &mut [Measurement]) {
+        let Some(here) = &self.here else { return };
+        for one in numbers {
+            let Some((key, with)) = here.key(roster, one) else { continue };
+            let series = self.kept.get(&key).map_or(&[][..], Vec::as_slice);
+            let now = Entry {
+                at: one.finished_at,
+                job_id: self.job_id,
+                value: one.value,
+                with,
+                setting: here.setting_of(&one.subject),
+            };
+            if self.told.len() >= MOST_TOLD || !self.seen.insert(key) {
+                continue;
+            }
+            let Some(found) = decline(one.metric, series, &now) else { continue };
+            let part = own_part(here.me, &one.subject);
+            let check = format!("{}{}", one.check, wording::which(one.metric, one.bytes));
+            let words = found.words(&wording::subject(roster, &part), &check, one.metric);
+            self.told.push(words.clone());
+            one.facts.push(Fact { subject: part, kind: FactKind::Note, words });
+            one.facts = gpu_facts::bounded(std::mem::take(&mut one.facts));
+        }
+    }
+
+    /// What was told in this job, one line each.
+    #[must_use]
+    pub fn told(&self) -> &[String] {
+        &self.told
+    }
+
+    /// Starts to keep this node's numbers.
+    #[must_use]
+    pub fn keep(self, roster: &Roster, results: &[RoundResult]) -> Keeping {
+        let entries = self.here.map(|here| here.entries(roster, results, self.job_id)).unwrap_or_default();
+        let folder = self.folder;
+        if entries.is_empty() {
+            return Keeping(Beside(None));
+        }
+        Keeping(Beside::start(move || store::add(&folder, &entries, LOCK_WAIT)))
+    }
+}
+
+/// The part of this node that a number says something of.
+fn own_part(me: NodeId, subject: &Subject) -> Subject {
+    match subject {
+        Subject::Pair { .. } => Subject::Node { node: me },
+        Subject::PairRail { rail, .. } => Subject::Rail { node: me, index: *rail },
+        own => own.clone(),
+    }
+}
+
+/// This node's numbers, on their way to the disk.
+pub struct Keeping(Beside<()>);
+
+impl Keeping {
+    /// Waits until they are there, or is done without.
+    pub async fn end(self, events: &Events) {
+        _ = self.0.end(events).await;
+    }
+}
