@@ -7,6 +7,7 @@ mod job;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cluster::auth::{Authenticator, SiteKey};
@@ -42,6 +43,33 @@ async fn nodes_join_exchange_and_conclude() {
     }
     for task in tasks {
         assert_eq!(task.await.unwrap().unwrap(), "over");
+    }
+}
+
+// A30: where a batch script starts when the first prolog ends, it starts after the verdict: no prolog ends before that.
+#[tokio::test]
+async fn nobody_leaves_before_the_leaders_last_word() {
+    let job = Job::new(39, 5);
+    let (decided, all_wait) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Barrier::new(5)));
+    let mut tasks = Vec::new();
+    for (mut session, _) in exchange_all(all(&job).await, 1, 2000).await {
+        let (decided, all_wait) = (Arc::clone(&decided), Arc::clone(&all_wait));
+        tasks.push(tokio::spawn(async move {
+            all_wait.wait().await;
+            let word = session.is_leader().then(|| "over".to_owned());
+            if word.is_some() {
+                // The others have their turns meanwhile, and what they sent is read.
+                for _ in 0..1000 {
+                    tokio::task::yield_now().await;
+                }
+                decided.store(true, Ordering::SeqCst);
+            }
+            let heard = session.conclude(word.as_ref(), soon(3000)).await;
+            (heard.unwrap_or_else(|error| error.to_string()), decided.load(Ordering::SeqCst))
+        }));
+    }
+    for task in tasks {
+        assert_eq!(task.await.unwrap(), ("over".to_owned(), true));
     }
 }
 
@@ -265,12 +293,12 @@ async fn a_forged_frame_ends_that_connection_only() {
     let (mut from_leader, mut to_leader) = real.into_split();
     let (mut from_victim, mut to_victim) = victim.into_split();
     tokio::spawn(async move { tokio::io::copy(&mut from_leader, &mut to_victim).await });
-    let flip = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flip = Arc::new(AtomicBool::new(false));
     let flips = Arc::clone(&flip);
     tokio::spawn(async move {
         let mut bytes = [0; 4096];
         while let Ok(n @ 1..) = from_victim.read(&mut bytes).await {
-            if flips.load(std::sync::atomic::Ordering::Relaxed) {
+            if flips.load(Ordering::Relaxed) {
                 bytes[n - 1] ^= 1;
             }
             to_leader.write_all(&bytes[..n]).await.unwrap();
@@ -278,7 +306,7 @@ async fn a_forged_frame_ends_that_connection_only() {
     });
     let sessions =
         vec![leader.await.unwrap().unwrap(), deputy.await.unwrap().unwrap(), relayed.await.unwrap().unwrap()];
-    flip.store(true, std::sync::atomic::Ordering::Relaxed);
+    flip.store(true, Ordering::Relaxed);
     let begin = Instant::now();
     let done = exchange_all(sessions, 1, 5000).await;
     let map = done[0].1.as_ref().unwrap();

@@ -13,7 +13,7 @@ use fake_slurm::{Fake, IDLE, record, run, soon};
 use proptest::prelude::*;
 use tokio::time::Instant;
 
-// C03, C05, C17: drained before the job goes back, and an admin's reason stays.
+// C03, C05, C17, P05: drained before the job goes back, and an admin's reason stays.
 #[tokio::test]
 async fn a_requeue_leaves_out_old_and_new_nodes_and_touches_nobody_elses() {
     let comment = "   AdminComment=ticket 7 aimaster{requeues=1} \n";

@@ -325,7 +325,7 @@ pub fn printable(line: &str) -> String {
     line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The line of a phase, for live progress; `None` if nothing of it is known.
+/// The line of a phase, for live progress, with the first trouble of the worst kind; `None` if nothing of it is known.
 #[must_use]
 pub fn phase_line(verdict: &Verdict, phase: Phase) -> Option<String> {
     let mine: Vec<&Finding> = verdict.findings.iter().filter(|one| one.phase == phase).collect();
@@ -343,8 +343,11 @@ pub fn phase_line(verdict: &Verdict, phase: Phase) -> Option<String> {
         .map(|status| format!("{} {status}", count(status)))
         .collect();
     let detail = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
+    // Who it is can be acted on while the rest is measured.
+    let trouble = mine.iter().find(|one| one.status == worst && worst > Status::Skip);
+    let first = trouble.map_or_else(String::new, |one| format!(": {}", wording::brief(&one.message)));
     Some(format!(
-        "{phase}: {worst} {}{detail}",
+        "{phase}: {worst} {}{detail}{first}",
         wording::listed(&checks.iter().map(String::as_str).collect::<Vec<_>>())
     ))
 }

@@ -39,6 +39,7 @@ fn rounds_of(run: &Run, check: CheckName) -> usize {
     run.results.iter().filter(|result| result.round.check == check).count()
 }
 
+// M10: and nobody is in two pairs of a round, as `assert_nobody_twice` of the simulation sees to.
 #[test]
 fn healthy_jobs_of_every_size_pass() {
     for size in 1..40 {
@@ -115,6 +116,7 @@ fn a_link_is_named_and_neither_of_its_nodes() {
     }
 }
 
+// M03: no good node meets both at once, as `assert_nobody_twice` of the simulation sees to.
 #[test]
 fn two_bad_nodes_of_six_are_both_named_wherever_they_are() {
     for a in 0..6 {

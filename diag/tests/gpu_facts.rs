@@ -1,4 +1,5 @@
 //! Facts of one node, by field case: one thing is changed in a healthy reading and exactly these facts come of it.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod readings;
 
@@ -221,18 +222,19 @@ fn a_gpu_that_is_gone_is_a_fault_and_the_others_are_judged_without_it() {
             &[(Error, "1 node", &["GPU 8 is not there", "gres.conf"])],
         ),
         (
-            "E18: the driver's own words",
+            "E18, F05: the driver's own words",
             |it| it.gpus[0].unreadable = vec!["power: an internal driver error occurred".to_owned()],
             &[(Error, "1 gpu 0", &["NVML fails", "internal driver error"])],
         ),
     ]);
 }
 
+fn fabric(it: &mut NodeReading, at: usize) -> &mut diag::gpu_facts::reading::Fabric {
+    it.gpus[at].fabric.as_mut().unwrap()
+}
+
 #[test]
 fn the_fabric_is_named_where_it_is_at_fault() {
-    fn fabric(it: &mut NodeReading, at: usize) -> &mut diag::gpu_facts::reading::Fabric {
-        it.gpus[at].fabric.as_mut().unwrap()
-    }
     check(&[
         (
             "K05",
@@ -278,6 +280,12 @@ fn the_fabric_is_named_where_it_is_at_fault() {
         ),
         ("summary", |it| fabric(it, 0).health_summary = Some(2), &[(Fault, "1 gpu 0", &["not healthy"])]),
         ("limited", |it| fabric(it, 0).health_summary = Some(3), &[(Cause, "1 gpu 0", &["limited"])]),
+    ]);
+}
+
+#[test]
+fn without_imex_nvlink_between_nodes_is_a_cause_and_no_fault() {
+    check(&[
         (
             "K03",
             |it| {
@@ -292,6 +300,19 @@ fn the_fabric_is_named_where_it_is_at_fault() {
                 fabric(it, 0).cluster_uuid = Some("ab".repeat(16));
                 it.machine.imex = Some(Imex { channels: 1, daemon: true });
             },
+            &[],
+        ),
+        (
+            "K09: set up for jobs with whole nodes only",
+            |it| {
+                fabric(it, 0).cluster_uuid = Some("ab".repeat(16));
+                it.machine.imex = Some(Imex { channels: 0, daemon: false });
+            },
+            &[(Cause, "1 node", &["nvidia-imex does not run and there is no IMEX channel"])],
+        ),
+        (
+            "K09: nothing to set up, no NVLink leads to another node",
+            |it| it.machine.imex = Some(Imex { channels: 0, daemon: false }),
             &[],
         ),
     ]);

@@ -303,6 +303,7 @@ fn a_pair_that_is_slow_at_one_size_is_compared_at_that_size() {
     assert!(message.contains("20 GB/s at 1 GiB <") && message.contains("peers"), "{message}");
 }
 
+// F17.
 #[test]
 fn silence_between_gpus_is_a_miss_without_any_limit() {
     let silent = |node: NodeId, _: &[NodeId], _: usize| {
@@ -311,4 +312,37 @@ fn silence_between_gpus_is_a_miss_without_any_limit() {
         vec![Measurement { bytes: None, ..one }]
     };
     assert_eq!(failed(&job(AllReduce1, 2, 3, silent)), [Subject::Node { node: 0 }]);
+}
+
+// F17: a miss of each pair and no warning; it takes more than one look.
+#[test]
+fn collectives_that_give_out_with_one_node_are_its_fault() {
+    let seen = |silent: bool, group: &[NodeId]| {
+        let (a, b) = (group[0].min(group[1]), group[0].max(group[1]));
+        let rate = if silent { 0.0 } else { 45.0 };
+        let one = number(AllReduce2, Metric::Busbw, Subject::Pair { a, b }, rate);
+        vec![Measurement { bytes: one.bytes.filter(|_| !silent), ..one }]
+    };
+    for bad in 0..4 {
+        let verdict = job(AllReduce2, 4, 1, |_, group, _| seen(group.contains(&bad), group));
+        assert_eq!(failed(&verdict), [Subject::Node { node: bad }], "{:#?}", verdict.findings);
+        let verdict =
+            job(AllReduce2, 4, 1, |_, group, round| seen(round == 0 && group.contains(&bad), group));
+        assert!(failed(&verdict).is_empty(), "{:#?}", verdict.findings);
+    }
+}
+
+// G09: cards in slots reach each other as their slots are wired, and no limit of a board says how fast that is.
+#[test]
+fn cards_without_nvswitch_are_not_held_against_limits_of_a_board() {
+    let node = |node| Subject::Node { node };
+    let of = |model, rates| job_of(model, AllReduce1, (1, 2), |at, _, _| sized(AllReduce1, &node(at), rates));
+    let across_sockets = [5.0, 11.0, 12.0];
+    for model in ["NVIDIA H200 NVL", "NVIDIA H100 PCIe"] {
+        let verdict = of(model, across_sockets);
+        assert!(failed(&verdict).is_empty(), "{model}: {:#?}", verdict.findings);
+    }
+    assert_eq!(failed(&of(MODEL, across_sockets)), [node(0)]);
+    // What does not work at all is a miss on any of them.
+    assert_eq!(failed(&of("NVIDIA H200 NVL", [0.0; 3])), [node(0)]);
 }

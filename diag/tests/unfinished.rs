@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 use diag::action::{Case, decide};
 use diag::check::ALL;
 use diag::check::CheckName::{self, AllGather2, AllReduce, AllReduce1, AllReduce2, GemmFlops};
+use diag::conclude::verdict;
 use diag::facts::Engine;
 use diag::measurement::Subject;
 use diag::policy::Policy;
-use diag::report::{MeasuredOn, Report, RunId, user_lines};
+use diag::report::{MeasuredOn, Report, RunId, phase_line, user_lines};
 use diag::request::FailAction;
 use diag::round::{NodeOutcome, RoundResult};
 use diag::verdict::{FaultClass, Finding, Outcome, Status};
@@ -103,6 +104,25 @@ fn a_node_that_hung_is_told_with_its_check_and_its_partner() {
     }
 }
 
+// M11: a slow pair, and its node, are told when their phase is over, not when all is.
+#[test]
+fn a_phase_that_is_over_says_who_is_slow_while_the_next_is_measured() {
+    let checks = [GemmFlops, AllReduce2, AllReduce];
+    let nodes = Job { slow_network: [2].into(), ..Job::of(4) };
+    let pair = Job { slow_links: [(0, 1)].into(), ..Job::of(4) };
+    for (job, who) in [(nodes, "(1 FAIL): n3: all_reduce_2 "), (pair, "(1 FAIL): n1 - n2: all_reduce_2 ")] {
+        let whole = job.run(&checks);
+        let of_pairs = whole.results.iter().take_while(|result| result.round.check <= AllReduce2).count();
+        assert!(of_pairs < whole.results.len(), "something is left to measure");
+        let so_far = whole.results[..of_pairs].to_vec();
+        let verdict = verdict(&job.suite(&checks), &job.roster(), &so_far, NO_CAPS, None);
+        let line = phase_line(&verdict, AllReduce2.spec().phase).unwrap();
+        assert!(line.starts_with("TwoNodeCommCheck: FAIL all_reduce_2 ") && line.contains(who), "{line}");
+        let line = phase_line(&verdict, GemmFlops.spec().phase).unwrap();
+        assert_eq!(line, "DeviceCheck: PASS gemm_flops");
+    }
+}
+
 // D05, and A33: each with its name, however many.
 #[test]
 fn each_missing_result_of_a_thousand_nodes_is_named() {
@@ -168,7 +188,7 @@ proptest! {
         };
         let run = job.run(&all());
         let results = elsewhere(&run.results);
-        let verdict = diag::conclude::verdict(&suite(&all()), &job.roster(), &results, NO_CAPS, None);
+        let verdict = verdict(&suite(&all()), &job.roster(), &results, NO_CAPS, None);
         let again = Run { verdict, results };
         let [one, other] = [&run, &again].map(|run| serde_json::to_string(&report(&job, run)).unwrap());
         prop_assert_eq!(one, other);

@@ -165,7 +165,7 @@ mod tests {
         root
     }
 
-    // E15.
+    // E15, O14.
     #[test]
     fn only_this_job_s_finished_runs_go() {
         let kept = ["c/n1/7.3", "c/n1/8.0", "c/n1/77.0", "c/n1/7.00", "c/n1/7.x", "c/n2/7.0", "d/n1/7.0"];

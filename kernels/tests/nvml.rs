@@ -224,6 +224,34 @@ fn a_lost_gpu_leaves_the_others_readable() {
     assert_eq!(reading.absent, Vec::<String>::new());
 }
 
+// F05: what keeps a GPU from being opened is not always its own fault.
+#[test]
+fn a_gpu_that_is_refused_is_not_lost() {
+    for (code, words) in [
+        (4, "permission"),
+        (9, "not loaded"),
+        (17, "blocked by the operating system"),
+        (18, "version mismatch"),
+        (19, "in use"),
+        (20, "insufficient memory"),
+        (27, "not in ready state"),
+    ] {
+        let mut refused = h200(1);
+        refused["nvmlDeviceGetHandleByIndex_v2"] = json!({"error": code});
+        let reading = all(&Stage::new(&node(&[h200(0), refused])), 2);
+        assert_eq!((reading.gpus.len(), reading.absent.len()), (2, 0), "{code}: {reading:?}");
+        let [told] = &reading.gpus[1].unreadable[..] else { panic!("{code}: {reading:?}") };
+        assert!(told.starts_with("opening it: ") && told.contains(words), "{code}: {told}");
+        assert_eq!((&reading.gpus[1].lost, &reading.gpus[1].device.lost), (&None, &None), "{code}");
+        assert!(reading.gpus[0].unreadable.is_empty() && reading.gpus[0].lost.is_none());
+    }
+    for code in [15, 16, 999] {
+        let mut broken = h200(1);
+        broken["nvmlDeviceGetHandleByIndex_v2"] = json!({"error": code});
+        assert!(all(&Stage::new(&node(&[h200(0), broken])), 2).gpus[1].lost.is_some(), "{code}");
+    }
+}
+
 // L01, L02, L03: an allocation of GPUs 4 to 7, named in each way, on a node whose NVML counts otherwise.
 #[test]
 fn gpus_are_found_by_minor_number_uuid_and_pci_address() {

@@ -213,6 +213,20 @@ mod tests {
         assert!(environment(&host).is_empty() && devices(&host).unwrap().is_none());
     }
 
+    // G01: which one a site names is its own business; we have none, and a user's does not get here.
+    #[test]
+    fn no_topology_but_the_site_s_own_is_given_to_nccl() {
+        let names = |assignment: &Assignment| -> Vec<String> {
+            let all = environment(assignment).into_iter().map(|(name, _)| name);
+            all.filter(|name| name.contains("TOPO") || name.contains("GRAPH")).collect()
+        };
+        assert_eq!(names(&assignment("0", "")), [""; 0]);
+        let named = assignment("0", "nccl.env.NCCL_TOPO_FILE = '/etc/nccl/{node}.xml'");
+        assert_eq!(names(&named), ["NCCL_TOPO_FILE"]);
+        assert_eq!(value(&named, "NCCL_TOPO_FILE").as_deref(), Some("/etc/nccl/n1.xml"));
+    }
+
+    // L13: the job's own and no others.
     #[test]
     fn the_job_s_gpus_are_the_ranks() {
         let cuda = assignment("0,2-3", "");
@@ -231,6 +245,7 @@ mod tests {
         assert_eq!(nothing_to_measure(Engine::Host, &job("")), None);
     }
 
+    // L13.
     #[test]
     fn shares_of_gpus_are_a_skip() {
         let share = [("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50")];

@@ -204,6 +204,12 @@ fn each_state_of_nvml_has_the_outcome_that_is_specified() {
         ("prohibited", json!({"nvmlDeviceGetComputeMode": 2}), error, "compute mode PROHIBITED"),
         ("lost", json!({"nvmlDeviceGetHandleByIndex_v2": {"error": 15}}), fail, "does not answer"),
         ("recovery", json!({"nvmlDeviceGetFieldValues:230:0": 2}), fail, "a restart of the node"),
+        (
+            "F05: not in ready state",
+            json!({"nvmlDeviceGetHandleByIndex_v2": {"error": 27}}),
+            error,
+            "not in ready state",
+        ),
         ("a call that fails", json!({"nvmlDeviceGetPowerUsage": {"error": 999}}), error, "NVML fails: power"),
     ];
     run(async {

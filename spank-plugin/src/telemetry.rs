@@ -85,6 +85,7 @@ fn clean(spank: &SpankHandle, profiler: Option<&str>) -> Result<(), SpankError> 
 mod tests {
     use super::*;
 
+    // O02.
     #[test]
     fn a_user_s_own_profiler_stays_and_ours_of_another_job_does_not() {
         let ours = Some("/opt/x/libnccl-profiler-aimaster.so");

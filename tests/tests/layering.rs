@@ -88,6 +88,44 @@ fn the_pure_crate_has_no_way_to_the_outside() {
     }
 }
 
+// E05, E10, F01, F06, L06, L09, N05: their output is not read, nobody waits for them, their locks and handles are not ours.
+#[test]
+fn no_foreign_diagnosis_is_run_read_or_loaded() {
+    /// Programs. In the middle of a text they are advice.
+    const PROGRAMS: &[&str] = &[
+        "nvidia-smi",
+        "dcgmi",
+        "nv-hostengine",
+        "mpirun",
+        "mpiexec",
+        "ibstat",
+        "lspci",
+        "nvidia-bug-report.sh",
+    ];
+    /// Libraries, and the parts of NVML that lock a GPU's counters or make instances of it.
+    const INTERFACES: &[&str] = &[
+        "libdcgm",
+        "libcupti",
+        "libmpi",
+        "nvmlGpm",
+        "nvmlProfiler",
+        "CreateGpuInstance",
+        "CreateComputeInstance",
+    ];
+    for file in folders().flat_map(|name| rust_files(&root().join(name).join("src"))) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            for literal in line.split('"').skip(1).step_by(2) {
+                let word = literal.split_whitespace().next().unwrap_or_default();
+                let program = word.rsplit('/').next().unwrap_or_default();
+                assert!(!PROGRAMS.contains(&program), "{} runs {program}: {line}", file.display());
+            }
+            let used = INTERFACES.iter().find(|one| line.contains(**one));
+            assert!(used.is_none(), "{} uses {used:?}: {line}", file.display());
+        }
+    }
+}
+
 #[test]
 fn unsafe_code_is_only_where_the_table_allows_it() {
     let root = root();

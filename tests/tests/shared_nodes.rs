@@ -58,7 +58,7 @@ fn sizes(cluster: &Cluster) {
     }
 }
 
-// E15: neither job's end touches the other's processes, though both are one user's.
+// Neither job's end touches the other's processes, though both are one user's.
 fn two_at_once(cluster: &Cluster) {
     product::set_policy(cluster, LONG_WINDOWS).unwrap();
     let submit = || {
@@ -80,7 +80,6 @@ fn two_at_once(cluster: &Cluster) {
     product::set_policy(cluster, POLICY).unwrap();
 }
 
-// A03.
 fn burst(cluster: &Cluster) {
     let array = format!("--array=0-{}", TASKS - 1);
     let script = "touch $HOME/task.$SLURM_ARRAY_TASK_ID";
@@ -101,6 +100,7 @@ fn burst(cluster: &Cluster) {
     }
 }
 
+// A03: a burst of tasks; E15: two jobs of one user at once.
 #[test]
 fn jobs_of_all_sizes_alone_and_together() {
     let _machine = serial().unwrap();

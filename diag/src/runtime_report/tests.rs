@@ -69,6 +69,7 @@ fn with(change: impl FnOnce(&mut RuntimeReport)) -> RuntimeReport {
     report
 }
 
+// L15.
 #[test]
 fn nothing_seen_is_never_healthy() {
     assert_eq!(report().outcome(), Outcome::Pass);

@@ -296,7 +296,7 @@ impl Job {
         numbers.into_iter().map(|(node, numbers)| (node, self.outcome(node, round, numbers))).collect()
     }
 
-    // M03, M10: a good node never serves two suspects at once, and no node is in two pairs.
+    // A good node never serves two suspects at once, and no node is in two pairs: each run of a simulated job shows it.
     fn assert_nobody_twice(&self, round: &Round) {
         let members: usize = round.groups.iter().map(Vec::len).sum();
         assert!(

@@ -2,6 +2,9 @@
 
 use nvml_wrapper::error::NvmlError;
 
+/// The driver has started, and its GPUs can't be used yet.
+const NOT_READY: u32 = nvml_wrapper_sys::bindings::nvmlReturn_enum_NVML_ERROR_NOT_READY;
+
 /// Most failures that are kept of one GPU: a driver in trouble fails every call, and a handful shows it.
 const MOST_FAILURES: usize = 8;
 
@@ -18,11 +21,11 @@ impl Failures {
         match answer {
             Ok(value) => return Some(value),
             Err(error) if is_lost(&error) => {
-                self.lost.get_or_insert_with(|| format!("{call}: {error}"));
+                self.lost.get_or_insert_with(|| format!("{call}: {}", words(&error)));
             }
             Err(error) if is_nothing(&error) => (),
             Err(error) if self.unreadable.len() < MOST_FAILURES => {
-                self.unreadable.push(format!("{call}: {error}"));
+                self.unreadable.push(format!("{call}: {}", words(&error)));
             }
             Err(_) => (),
         }
@@ -33,6 +36,29 @@ impl Failures {
 /// The GPU can't be used until it is reset or seated again.
 pub(super) fn is_lost(error: &NvmlError) -> bool {
     matches!(error, NvmlError::GpuLost | NvmlError::ResetRequired)
+}
+
+/// A GPU that is not opened for a reason that is not its own: a right that is missing, memory, somebody who holds it, a
+/// driver that does not fit or is not ready yet (field case F05). Any other reason counts as the GPU's.
+pub(super) fn is_refused(error: &NvmlError) -> bool {
+    matches!(
+        error,
+        NvmlError::NoPermission
+            | NvmlError::OperatingSystem
+            | NvmlError::InUse
+            | NvmlError::InsufficientMemory
+            | NvmlError::DriverNotLoaded
+            | NvmlError::LibRmVersionMismatch
+            | NvmlError::UnexpectedVariant(NOT_READY)
+    )
+}
+
+/// An error in words; the wrapper has none for one of them.
+pub(super) fn words(error: &NvmlError) -> String {
+    match error {
+        NvmlError::UnexpectedVariant(NOT_READY) => "the system is not in ready state".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 /// The driver, its version, the GPU or the right of an ordinary user has no such value: no failure.

@@ -18,7 +18,7 @@ use diag::gpu_facts::ids::{self, GpuId, pci_address};
 use diag::gpu_facts::reading::{Device, GpuReading, GpuSample, NodeReading, Process};
 use nvml_wrapper::error::NvmlError as Error;
 
-use self::answer::Failures;
+use self::answer::{Failures, is_refused, words};
 pub use self::events::Events;
 
 /// The name that the driver's packages install; without a folder the dynamic loader looks for it.
@@ -161,6 +161,10 @@ impl Nvml {
     pub fn gpu(&self, device: &Device, own_pids: &[u32]) -> GpuReading {
         match self.inner.device_by_index(device.index) {
             Ok(handle) => gpu::read(&handle, device.clone(), own_pids),
+            Err(error) if is_refused(&error) => {
+                let unreadable = vec![format!("opening it: {}", words(&error))];
+                GpuReading { device: device.clone(), unreadable, ..GpuReading::default() }
+            }
             Err(error) => {
                 let lost = device.lost.clone().or_else(|| Some(error.to_string()));
                 GpuReading { device: device.clone(), lost, ..GpuReading::default() }
@@ -183,6 +187,7 @@ impl Nvml {
     fn device(&self, index: u32) -> Device {
         let opened = match self.inner.device_by_index(index) {
             Ok(opened) => opened,
+            Err(error) if is_refused(&error) => return Device { index, ..Device::default() },
             Err(error) => return Device { index, lost: Some(error.to_string()), ..Device::default() },
         };
         let mut failures = Failures::default();

@@ -46,6 +46,7 @@ fn nobody() {
     assert!(!maps.contains("aimaster-c4d"), "no memory is taken for a ring that nobody reads");
 }
 
+// L15.
 #[test]
 fn without_an_agent_nccl_is_asked_for_nothing() {
     Rank::play_alone("nobody", &[]);
@@ -55,6 +56,7 @@ fn without_an_agent_nccl_is_asked_for_nothing() {
     }
 }
 
+// L15.
 #[test]
 fn a_hostile_socket_delays_nobody() {
     // Another kind of socket.

@@ -195,6 +195,7 @@ mod tests {
         assert_eq!(about(CheckName::AllGather, Purpose::Confirm, &[0, 1]), About::Pair(0, 1));
     }
 
+    // L11.
     #[test]
     fn a_rail_is_one_rank_of_every_node() {
         let member = |node, rank| Member { node, rank, address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 1 };

@@ -30,6 +30,7 @@ fn the_gpus_of_one_node_pass_by_the_limits_that_ship() {
     assert_eq!(report["outcome"], "PASS", "{report:#}");
 }
 
+// G02.
 #[test]
 fn a_library_that_is_missing_is_an_error_with_its_name() {
     let _machine = serial().unwrap();
@@ -51,6 +52,7 @@ fn a_library_that_is_missing_is_an_error_with_its_name() {
     }
 }
 
+// N02.
 #[test]
 fn a_dead_interface_ends_within_the_limit_and_is_named() {
     let _machine = serial().unwrap();

@@ -12,6 +12,7 @@ const LOAD: &str = "import os, sys, threading, torch\n\
     torch.mm(a, a)\ntorch.cuda.synchronize()\nprint('busy', flush=True)\n\
     while True:\n    for _ in range(8): torch.mm(a, a)\n    torch.cuda.synchronize()";
 
+// A10.
 #[test]
 fn a_foreign_process_that_loads_the_gpu_is_named_and_nobody_is_drained() {
     let _machine = serial().unwrap();
@@ -52,6 +53,7 @@ fn a_foreign_process_that_loads_the_gpu_is_named_and_nobody_is_drained() {
 const HOG: &str = "import torch\nfree, total = torch.cuda.mem_get_info()\n\
     kept = torch.empty(free - 600 * 2**20, dtype=torch.uint8, device='cuda')\nprint('full', flush=True)\ninput()";
 
+// E13.
 #[test]
 fn a_gpu_that_somebody_else_has_filled_is_an_error_and_no_fault() {
     let _machine = serial().unwrap();

@@ -72,6 +72,7 @@ fn each_is_hit_in(site: &Site, nodes_and_gpus: &[&str], checks: &[&str]) {
     assert_eq!(report["outcome"], "PASS", "{report:#}");
 }
 
+// M13, E06.
 #[test]
 fn a_worker_that_is_killed_or_stopped_in_a_check_of_nodes_or_pairs_is_named_and_the_gpu_lives_on() {
     let _machine = serial().unwrap();

@@ -73,6 +73,7 @@ fn assert_second_node(finding: &Value) {
     assert!(!suspects.is_empty() && suspects.iter().all(|who| who["node"] == 1), "{finding:#}");
 }
 
+// O10.
 #[test]
 fn a_rank_that_stops_is_named_with_its_class() {
     let _machine = serial().unwrap();

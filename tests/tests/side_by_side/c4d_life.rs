@@ -34,6 +34,7 @@ fn cancel(cluster: &Cluster, job: JobId) {
     cluster.scancel([job.to_string()]).ok().unwrap();
 }
 
+// O15, A05.
 #[test]
 fn an_agent_lives_as_long_as_its_job_however_that_starts_and_ends() {
     let _machine = side_by_side().unwrap();
@@ -129,6 +130,7 @@ fn a_node_that_dies_takes_its_agent_along_and_the_others_agents_go_with_the_job(
     cluster.wait_no_trace(&["n1"], GONE).unwrap();
 }
 
+// O15, B10, C25.
 #[test]
 fn an_agent_ends_without_an_epilog_and_a_frozen_one_holds_no_node() {
     let _machine = side_by_side().unwrap();
@@ -174,6 +176,7 @@ fn an_agent_ends_without_an_epilog_and_a_frozen_one_holds_no_node() {
 /// Jobs in a row.
 const JOBS: u32 = 100;
 
+// E14, O14.
 #[test]
 fn a_hundred_short_jobs_leave_nothing_behind() {
     let _machine = side_by_side().unwrap();

@@ -20,6 +20,7 @@ fn is_ours(line: &str) -> bool {
     profiler == library() && matches!(parts[..], ["aimaster-c4d", "n1", _, random] if digits(random))
 }
 
+// O02.
 #[test]
 fn watched_tasks_get_both_variables_and_a_user_s_own_profiler_stays() {
     let _machine = side_by_side().unwrap();
@@ -65,6 +66,7 @@ fn watched_tasks_get_both_variables_and_a_user_s_own_profiler_stays() {
     assert_eq!(cluster.read_file("n1", "/home/alice/inner").unwrap().trim_end_matches('\n'), " ");
 }
 
+// O01.
 #[test]
 fn the_site_can_switch_telemetry_or_all_of_it_off() {
     let _machine = side_by_side().unwrap();

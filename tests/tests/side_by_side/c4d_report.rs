@@ -230,6 +230,7 @@ fn the_node_that_stood_in_for_the_first_has_a_report_of_its_own() {
     assert!(cluster.drained().unwrap().is_empty());
 }
 
+// C17, P05.
 #[test]
 fn a_job_goes_back_to_the_queue_without_the_node_that_is_at_fault() {
     let _machine = side_by_side().unwrap();
@@ -270,6 +271,7 @@ fn a_job_goes_back_to_the_queue_without_the_node_that_is_at_fault() {
     assert_eq!(told(&cluster, job, "event=RuntimeCheckActed outcome=FAIL drained=n1 requeued=true"), 1);
 }
 
+// L15: what told nothing is unknown.
 #[test]
 fn a_clean_job_a_blind_one_and_storage_that_is_not_there() {
     let _machine = side_by_side().unwrap();

@@ -11,6 +11,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// Rate of a slow network in kbit/s: a twentieth of the limit.
 const SLOW: u64 = 20_000;
 
+// L13.
 #[test]
 fn a_slow_node_on_which_another_job_runs_is_not_drained() {
     let _machine = side_by_side().unwrap();

@@ -58,7 +58,7 @@ echo '{"aimaster": {}}' >unreadable && chmod 600 unreadable
 mkfifo fifo && chmod 644 fifo
 "#;
 
-// B09: told where it was typed, and never on a node.
+// Told where it was typed, and never on a node.
 fn wrong_input_never_queues(how: &str) {
     let _machine = side_by_side().unwrap();
     let cluster = plugin::cluster(how, 1).unwrap();
@@ -112,11 +112,13 @@ fn wrong_input_never_queues(how: &str) {
     assert_eq!(jobs.text(), "No jobs in the system");
 }
 
+// B09.
 #[test]
 fn wrong_input_never_queues_with_an_optional_plugin() {
     wrong_input_never_queues("optional");
 }
 
+// B09.
 #[test]
 fn wrong_input_never_queues_with_a_required_plugin() {
     wrong_input_never_queues("required");

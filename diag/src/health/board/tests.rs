@@ -22,6 +22,7 @@ fn turns(events: &[HealthEvent]) -> Vec<Turn> {
     events.iter().map(|event| event.turn).collect()
 }
 
+// I07.
 #[test]
 fn it_is_told_once_when_it_has_held_and_taken_back_when_it_is_long_gone() {
     let mut board = Board::default();

@@ -68,6 +68,25 @@ fn xids_of_all_drivers_are_read() {
     assert_eq!(event("NVRM: Xid (PCI:0019:01:00): 149, NETIR Fatal XC0 i0 Link -1").1, "0019:01:00.0");
 }
 
+// F09: what can't be made out says nothing of how bad it is, and its words are kept.
+#[test]
+fn a_malformed_recovery_action_is_an_event_with_its_words() {
+    for words in [
+        "GPU recovery action changed from 0x0 (None) to 0x",
+        "GPU recovery action changed from 0x0 (None) to 0xzz (Reset)",
+        "GPU recovery action changed from 0x0 to 0x1ffffffff (GPU Reset Required)",
+        "GPU recovery action changed from",
+        "(null) to (null)",
+        "",
+    ] {
+        let read = of(&format!("NVRM: Xid (PCI:0000:3b:00): 154, {words}"));
+        let Some(Said::Xid { code, severity, words: kept, .. }) = read else { panic!("{words}: {read:?}") };
+        assert_eq!((code, severity, kept.as_str()), (154, None, words));
+    }
+    // The same action without its number's name.
+    assert_eq!(event("NVRM: Xid (PCI:0000:3b:00): 154 GPU action to 0x2").3, Some(Severity::Fatal));
+}
+
 #[test]
 fn an_sxid_counts_once_though_it_has_several_lines() {
     let line = |rest: &str| format!("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): {rest}");

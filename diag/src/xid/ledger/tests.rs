@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::health::board::Board;
 use crate::xid::Key;
 
 const PCI: &str = "0000:3b:00.0";
@@ -131,6 +132,25 @@ fn a_flood_is_bounded_and_what_is_left_out_is_counted() {
         ledger.conditions(&XidTable::default(), &watched(), 10_000)[0].words.clone()
     };
     assert!(replayed(&mut ledger).contains("10000 times"));
+}
+
+// D02: as many as were seen at one site.
+#[test]
+fn a_storm_of_one_number_is_told_once_and_drains_nobody() {
+    const STORM: u64 = 168_924;
+    let (mut ledger, mut board) = (Ledger::new(0), Board::default());
+    let mut told = Vec::new();
+    for seq in 0..STORM {
+        ledger.add(event(Some(seq), seq, 45));
+        if seq % 1000 == 999 {
+            told.extend(board.step(seq, ledger.conditions(&XidTable::default(), &watched(), seq)));
+        }
+    }
+    let [once] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((once.class, once.action), (Class::Application, Action::Report));
+    let found = ledger.conditions(&XidTable::default(), &watched(), STORM);
+    let [all] = &found[..] else { panic!("{found:?}") };
+    assert!(all.words.contains("168924 times"), "{}", all.words);
 }
 
 proptest! {

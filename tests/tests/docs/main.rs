@@ -1,6 +1,9 @@
 //! Parts of the documentation that are made from the code. A part that has drifted is rewritten, and the test
 //! fails once, so that the change is seen and committed.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
+
+mod field_cases;
+mod scan;
 
 use std::fmt::Write as _;
 use std::path::Path;
