@@ -24,6 +24,7 @@ pub mod report_writer;
 mod second_hand;
 pub mod session;
 pub mod slurm;
+pub mod topology;
 pub mod wire;
 
 pub use handshake::Counters;

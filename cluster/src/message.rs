@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use diag::facts::{Engine, GpuName, Joined, NodeFacts, NodeId, Roster, RosterEntry};
 use diag::gpu_facts::{Compared, Fact, Known};
+use diag::topology::Leaves;
 use serde::{Deserialize, Serialize};
 use tokio_util::bytes::{BufMut, Bytes, BytesMut};
 
@@ -96,6 +97,7 @@ pub(crate) struct WireRoster {
     leader: NodeId,
     kinds: Vec<Kind>,
     nodes: Vec<(Option<WireNode>, Option<String>)>,
+    leaves: Leaves,
 }
 
 /// What many nodes have alike: version, digest, engine, GPUs, libraries, what is compared.
@@ -129,7 +131,7 @@ impl WireRoster {
                 (joined, entry.absent_because.clone())
             })
             .collect();
-        Self { leader: roster.leader, kinds, nodes }
+        Self { leader: roster.leader, kinds, nodes, leaves: roster.leaves.clone() }
     }
 
     /// The roster, if it is of this job's nodes and its sender leads.
@@ -168,7 +170,7 @@ impl WireRoster {
             Ok(RosterEntry { name: name.clone(), joined, absent_because })
         };
         let nodes = names.iter().zip(self.nodes).map(entry).collect::<Result<_, _>>()?;
-        Ok(Roster { nodes, leader: sender })
+        Ok(Roster { nodes, leader: sender, leaves: self.leaves })
     }
 }
 
@@ -211,6 +213,11 @@ mod tests {
                 entry("d", joined("1"), None),
             ],
             leader: 0,
+            leaves: Leaves {
+                names: vec!["s1".into(), "s2".into()],
+                of: vec![Some(0), None, Some(1), Some(0)],
+                ..Leaves::default()
+            },
         }
     }
 

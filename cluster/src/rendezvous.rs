@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use diag::facts::{Joined, NodeFacts, NodeId, Roster, RosterEntry};
+use diag::topology::Leaves;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
@@ -64,6 +65,8 @@ pub struct MeetConfig {
     pub addresses: BTreeMap<NodeId, IpAddr>,
     /// Ports that leader and deputy may listen on.
     pub ports: RangeInclusive<u16>,
+    /// Below which leaf switch each node is, as far as this node knows: what counts if it leads.
+    pub leaves: Leaves,
     /// How long nodes wait for each other.
     pub join_window: Duration,
     /// How nodes prove themselves.
@@ -90,7 +93,7 @@ pub async fn meet_unless(
     facts: NodeFacts,
     stop: impl Future<Output = String>,
 ) -> Result<Session, MeetError> {
-    let MeetConfig { job, nodes, me, addresses, ports, join_window, auth, log } = config;
+    let MeetConfig { job, nodes, me, addresses, ports, leaves, join_window, auth, log } = config;
     if nodes.is_empty() || nodes.len() > MAX_NODES {
         return Err(MeetError::Config("the job has no nodes, or more than 65536"));
     }
@@ -153,6 +156,7 @@ pub async fn meet_unless(
         kept: Vec::new(),
         give_up,
         own_address: own_address.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
+        leaves,
         id,
         mesh,
     };
@@ -185,6 +189,8 @@ struct Meeting {
     /// What came early, for the session.
     kept: Vec<Incoming>,
     own_address: IpAddr,
+    /// What this node's roster says of switches.
+    leaves: Leaves,
 }
 
 /// What a turn of the meeting leads to.
@@ -386,7 +392,8 @@ impl Meeting {
             let absent_because = facts.unfit_for(own);
             RosterEntry { name: name.clone(), joined: Some(Joined { facts, seen_address }), absent_because }
         };
-        Roster { nodes: (0..).zip(self.id.nodes.iter()).map(entry).collect(), leader: self.id.me }
+        let nodes = (0..).zip(self.id.nodes.iter()).map(entry).collect();
+        Roster { nodes, leader: self.id.me, leaves: self.leaves.clone() }
     }
 
     async fn lead(mut self, agreed: bool) -> Result<Session, MeetError> {

@@ -167,6 +167,7 @@ async fn nodes_meet_by_munge() {
             me,
             addresses: [(0, home), (1, home)].into(),
             ports: 20_900..=20_915,
+            leaves: diag::topology::Leaves::default(),
             join_window: Duration::from_secs(10),
             auth: Authenticator::Munge { munge: munged.munge(), trusted: 0 },
             log: LogSink::silent(),

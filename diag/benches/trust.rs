@@ -4,7 +4,7 @@
 //! error if a node was drained that is fine, or one is not named that can be.
 //!
 //! Arguments (after `--`), each `name=number`, all with defaults: `healthy` jobs, `from` which seed on, `singles` whether to
-//! put one fault at each place, `places` in a job of 1,024 nodes, `pairs` of faults, `curve` runs a point, `rules` whether to
+//! put one fault at each place (2: the network's only), `places` in a job of 1,024 nodes, `pairs` of faults, `curve` runs a point, `rules` whether to
 //! compare, `cost` whether to measure it. The first seed of a part is 0; 100,000 healthy jobs take hours of processor time.
 #![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
 
@@ -23,6 +23,9 @@ mod simulated;
 
 use std::process::ExitCode;
 
+use faults::OF_THE_NETWORK;
+use simulated::catalogue::ALL;
+
 /// The number that an argument gives, else `usual`.
 fn argument(name: &str, usual: u32) -> u32 {
     let given = std::env::args().find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
@@ -39,8 +42,10 @@ fn main() -> ExitCode {
     if argument("cost", 1) > 0 {
         right &= cost::table();
     }
-    if argument("singles", 1) > 0 {
-        right &= faults::singles(argument("places", 50));
+    let (singles, places) = (argument("singles", 1), argument("places", 50));
+    if singles > 0 {
+        right &= faults::singles(if singles == 1 { &ALL } else { &OF_THE_NETWORK }, places, false);
+        right &= faults::singles(&OF_THE_NETWORK, places, true);
     }
     right &= faults::pairs(count("pairs", 2000));
     if count("curve", 200) > 0 {

@@ -2,7 +2,7 @@
 //! miss, and among the numbers of a thousand nodes one that misses twice is nothing rare. So the more numbers there are,
 //! the more often the same one must miss, and the more often if those of others come and go.
 
-use crate::judge::Evidence;
+use crate::look::Evidence;
 use crate::measurement::Metric;
 
 /// How many numbers of healthy parts miss by chance, at least, as a share: one in a hundred is far off where nobody

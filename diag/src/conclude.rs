@@ -8,7 +8,7 @@ use crate::facts::{NodeId, Roster};
 use crate::findings::{blank, of_check};
 use crate::gpu_facts::FactKind;
 use crate::judge::Suite;
-use crate::measurement::Subject;
+use crate::measurement::{Metric, Subject};
 use crate::plan::{CheckState, states};
 use crate::round::RoundResult;
 use crate::verdict::{FaultClass, Finding, Outcome, Status, Verdict};
@@ -102,6 +102,9 @@ fn meeting(suite: &Suite, roster: &Roster) -> Vec<Finding> {
 /// Says of a node at fault in which checks of the same phase it was fine: one fault that only some traffic meets
 /// is one verdict, not a contradiction.
 fn explain_disagreements(findings: &mut [Finding]) {
+    if !findings.iter().any(Finding::is_part_fault) {
+        return;
+    }
     let passed: Vec<(CheckName, Vec<NodeId>)> = findings
         .iter()
         .filter(|one| one.status == Status::Pass)
@@ -192,30 +195,39 @@ pub(crate) fn allowed_drains(size: usize, caps: Caps) -> usize {
     (1..=most).take_while(|count| f64::from(*count) <= share).count()
 }
 
-/// The check, if any, that more than half of the nodes that it measured fail.
+/// The check, if any, that more than half of the nodes that it measured fail. A node that is suspected counts unless it was
+/// fine with somebody by the same quantity, and two of those count as one: of a pair that can't be told apart one at least is at fault, not both.
+/// Where nobody was fine with anybody there is nothing to count.
 fn same_failure(findings: &[Finding]) -> Option<CheckName> {
     #[derive(Default)]
     struct Tally {
         measured: BTreeSet<NodeId>,
         failed: BTreeSet<NodeId>,
+        suspected: BTreeSet<(NodeId, Option<Metric>)>,
+        fine: BTreeSet<(NodeId, Option<Metric>)>,
     }
     let mut tallies: BTreeMap<CheckName, Tally> = BTreeMap::new();
     for finding in findings {
         let Some(check) = finding.check else { continue };
         let tally = tallies.entry(check).or_default();
-        let own = matches!(finding.subject, Subject::Node { .. });
+        let nodes = finding.subject.nodes();
+        let by_metric = nodes.iter().map(|node| (*node, finding.metric));
         match finding.status {
-            Status::Fail if own => tally.failed.extend(finding.subject.nodes()),
-            Status::Suspect => tally.failed.extend(finding.subject.nodes()),
-            Status::Fail | Status::Pass => {}
+            Status::Fail if matches!(finding.subject, Subject::Node { .. }) => tally.failed.extend(&nodes),
+            Status::Suspect => tally.suspected.extend(by_metric),
+            Status::Pass => tally.fine.extend(by_metric),
+            Status::Fail => {}
             Status::Skip | Status::Error => continue,
         }
-        tally.measured.extend(finding.subject.nodes());
+        tally.measured.extend(&nodes);
     }
-    tallies
-        .into_iter()
-        .find(|(_, tally)| {
-            tally.measured.len() >= ENVIRONMENT_MIN_NODES && tally.failed.len() * 2 > tally.measured.len()
-        })
-        .map(|(check, _)| check)
+    let fails = |tally: &Tally| {
+        let measured = tally.measured.len();
+        let suspected = tally.suspected.difference(&tally.fine).map(|(node, _)| *node);
+        let suspected = suspected.filter(|node| !tally.failed.contains(node)).collect::<BTreeSet<_>>().len();
+        let all = tally.failed.len() + suspected == measured;
+        let at_fault = tally.failed.len() + suspected.div_ceil(2);
+        measured >= ENVIRONMENT_MIN_NODES && (all || at_fault * 2 > measured)
+    };
+    tallies.into_iter().find(|(_, tally)| fails(tally)).map(|(check, _)| check)
 }

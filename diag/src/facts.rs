@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::gpu_facts::Known;
+use crate::topology::Leaves;
 
 /// What measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -123,6 +124,9 @@ pub struct Roster {
     pub nodes: Vec<RosterEntry>,
     /// Which node leads.
     pub leader: NodeId,
+    /// Below which leaf switch each node is, as far as the leader knows.
+    #[serde(default)]
+    pub leaves: Leaves,
 }
 
 impl Roster {

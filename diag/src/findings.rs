@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::{CheckName, Phase};
 use crate::facts::{NodeId, Roster};
-use crate::judge::{Evidence, Look, Sight, always_missed};
-use crate::localise::{Pair, PairState};
+use crate::look::{Evidence, Look, Shows, Sight, View, always_missed};
 use crate::measurement::{CheckError, ErrorKind, Metric, Subject};
-use crate::plan::{Channel, CheckState, Shown};
+use crate::pair_findings::{of_channels, shared_links};
+use crate::plan::{CheckState, Shown};
 use crate::round::Purpose;
 use crate::verdict::{FaultClass, Finding, Rate, Status};
 use crate::wording;
@@ -134,20 +134,28 @@ fn of_nodes(
     failed: &BTreeSet<NodeId>,
     flaky: &BTreeSet<NodeId>,
 ) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let unmeasured: BTreeSet<Subject> = state.parts.keys().cloned().collect();
-    for &node in &state.nodes {
-        let looks: Vec<&Look> = state.looks.iter().filter(|look| look.group == [node]).collect();
-        let measured = looks.iter().any(|look| matches!(look.sight, Sight::Fine | Sight::Miss));
-        if !measured || state.errors.contains_key(&node) || state.lost.contains_key(&node) {
-            continue;
+    let mut by_node: BTreeMap<NodeId, Vec<&Look>> = BTreeMap::new();
+    for look in &state.looks {
+        if let [node] = look.group[..] {
+            by_node.entry(node).or_default().push(look);
         }
-        let parts: BTreeSet<Subject> =
-            looks.iter().flat_map(|look| &look.evidence).map(|one| Look::part(node, one)).collect();
-        for part in parts.difference(&unmeasured) {
-            let looks: Vec<Look> = looks.iter().map(|look| look.on_part(node, part)).collect();
-            let looks: Vec<&Look> = looks.iter().collect();
-            findings.push(of_part(roster, state, part, &looks, failed, flaky));
+    }
+    by_node.retain(|node, looks| {
+        let measured = looks.iter().any(|look| matches!(look.sight, Sight::Fine | Sight::Miss));
+        let able = !state.errors.contains_key(node) && !state.lost.contains_key(node);
+        measured && able && state.nodes.contains(node)
+    });
+    let mut findings = Vec::new();
+    for (node, looks) in by_node {
+        let views: Vec<BTreeMap<Subject, View<'_>>> = looks.iter().map(|look| look.by_part(node)).collect();
+        let parts: BTreeSet<&Subject> = views.iter().flat_map(BTreeMap::keys).collect();
+        for part in parts.into_iter().filter(|part| !state.parts.contains_key(part)) {
+            let mine: Vec<View<'_>> = looks
+                .iter()
+                .zip(&views)
+                .map(|(look, views)| views.get(part).cloned().unwrap_or_else(|| look.of_none()))
+                .collect();
+            findings.push(of_part(roster, state, part, &mine.iter().collect::<Vec<_>>(), failed, flaky));
         }
     }
     findings
@@ -158,20 +166,19 @@ fn of_part(
     roster: &Roster,
     state: &CheckState,
     part: &Subject,
-    looks: &[&Look],
+    looks: &[&View<'_>],
     failed: &BTreeSet<NodeId>,
     flaky: &BTreeSet<NodeId>,
 ) -> Finding {
     let of = |nodes: &BTreeSet<NodeId>| part.nodes().iter().any(|node| nodes.contains(node));
-    let windows: Vec<&Look> =
-        looks.iter().filter(|look| matches!(look.sight, Sight::Fine | Sight::Miss)).copied().collect();
-    let missed = looks.iter().filter(|look| look.sight == Sight::Miss).count();
+    let windows: Vec<&View<'_>> = looks.iter().filter(|look| look.shows != Shows::Nothing).copied().collect();
+    let missed = looks.iter().filter(|look| look.shows == Shows::Miss).count();
     let name = wording::subject(roster, part);
     if of(failed) && !always_missed(&windows).is_empty() {
         let words = |one: &Evidence| wording::node_failed(&name, state.check, one, windows.len());
         from_looks(state.check, Status::Fail, Some(FaultClass::Part), part.clone(), looks, words)
     } else if let Some((look, tie)) = tie(looks) {
-        let look = Look { sight: Sight::Miss, evidence: vec![tie.clone()], ..look.clone() };
+        let look = look.of_one(tie);
         let words = |one: &Evidence| wording::tied(&name, state.check, one);
         from_looks(state.check, Status::Suspect, None, part.clone(), &[&look], words)
     } else if of(flaky) && missed > 0 && state.next.is_some() {
@@ -184,144 +191,9 @@ fn of_part(
 }
 
 /// What of the last look differs from its like, and nobody knows which of them is right.
-fn tie<'l>(looks: &[&'l Look]) -> Option<(&'l Look, &'l Evidence)> {
-    let last = looks.iter().rfind(|look| matches!(look.sight, Sight::Fine | Sight::Miss))?;
-    last.evidence.iter().find(|one| one.tied).map(|tie| (*last, tie))
-}
-
-/// What pairs showed, channel by channel.
-fn of_channels(roster: &Roster, state: &CheckState, channels: &[(Channel, PairState)]) -> Vec<Finding> {
-    // A node that is at fault by one way of measuring explains what the other ways show of its pairs; one that is
-    // at fault on each of its rails is at fault as a whole.
-    let failed = state.failed();
-    let rails = channels.iter().filter(|(channel, _)| channel.rail.is_some()).count();
-    let on_every_rail =
-        |node: &NodeId| rails > 1 && channels.iter().all(|(_, pairs)| pairs.bad.contains_key(node));
-    let mut named: BTreeSet<NodeId> = BTreeSet::new();
-    let mut findings = Vec::new();
-    for (channel, pairs) in channels {
-        let looks = channel.looks(&state.looks);
-        for (&node, partners) in &pairs.bad {
-            // By several ways of measuring, or on all its rails, it is named once; bad rails one by one.
-            let whole = channel.rail.is_none() || on_every_rail(&node);
-            if whole && !named.insert(node) {
-                continue;
-            }
-            let subject = match channel.rail {
-                Some(index) if !whole => Subject::Rail { node, index },
-                _ => Subject::Node { node },
-            };
-            findings.push(bad_node(roster, state.check, subject, node, partners, &looks));
-        }
-        findings.extend(of_pairs(roster, state, *channel, &looks, pairs, &failed));
-    }
-    findings
-}
-
-/// A node or a rail that missed with several good partners. Where every miss is a port that can't be reached, the
-/// finding is about a way to that node, or from it: a setting, no part.
-fn bad_node(
-    roster: &Roster,
-    check: CheckName,
-    subject: Subject,
-    node: NodeId,
-    partners: &[NodeId],
-    looks: &[Look],
-) -> Finding {
-    let missed: Vec<&Look> =
-        looks.iter().filter(|look| look.group.contains(&node) && look.sight == Sight::Miss).collect();
-    let names: Vec<&str> = partners.iter().map(|other| roster.name(*other)).collect();
-    let class = class_of(&missed, FaultClass::Part);
-    let mut finding = match blocked_way(&missed, node).filter(|_| class == FaultClass::Config) {
-        Some(look) => {
-            let way = look.evidence[0].subject.clone();
-            let words = |one: &Evidence| wording::node_blocked(roster.name(node), check, one, &names);
-            from_looks(check, Status::Fail, Some(class), way, &[&look], words)
-        }
-        None => {
-            let name = wording::subject(roster, &subject);
-            let words = |one: &Evidence| wording::node_failed_with(&name, check, one, &names);
-            from_looks(check, Status::Fail, Some(class), subject, &missed, words)
-        }
-    };
-    finding.peers = partners.to_vec();
-    finding
-}
-
-/// Two nodes that are fine with others and not with each other. Where every miss is a port that can't be reached, the
-/// finding is about the way: a setting, no link.
-fn bad_link(check: CheckName, (a, b): Pair, names: (&str, &str), looks: &[&Look]) -> Finding {
-    let class = class_of(looks, FaultClass::Link);
-    match blocked_way(looks, b).filter(|_| class == FaultClass::Config) {
-        Some(look) => {
-            let way = look.evidence[0].subject.clone();
-            let words = |one: &Evidence| wording::path_blocked(check, one);
-            from_looks(check, Status::Fail, Some(class), way, &[&look], words)
-        }
-        None => {
-            let words = |one: &Evidence| wording::link_failed(names, check, one, looks.len());
-            from_looks(check, Status::Fail, Some(class), Subject::Link { a, b }, looks, words)
-        }
-    }
-}
-
-/// The miss that shows best which ports of `node` are closed: on the way to it, else on the way from it.
-fn blocked_way(missed: &[&Look], node: NodeId) -> Option<Look> {
-    let ways = || missed.iter().flat_map(|look| look.misses().map(move |one| (*look, one)));
-    let inward = |one: &Evidence| matches!(one.subject, Subject::Path { to, .. } if to == node);
-    let (look, one) = ways().find(|(_, one)| inward(one)).or_else(|| ways().next())?;
-    Some(Look { evidence: vec![one.clone()], ..look.clone() })
-}
-
-fn of_pairs(
-    roster: &Roster,
-    state: &CheckState,
-    channel: Channel,
-    looks: &[Look],
-    pairs: &PairState,
-    failed: &BTreeSet<NodeId>,
-) -> Vec<Finding> {
-    let check = state.check;
-    let mut findings = Vec::new();
-    let groups: BTreeSet<&[NodeId]> = looks.iter().map(|look| look.group.as_slice()).collect();
-    for group in groups {
-        let &[a, b] = group else { continue };
-        let looks: Vec<&Look> = looks.iter().filter(|look| look.group == group).collect();
-        let missed = looks.iter().any(|look| look.sight == Sight::Miss);
-        let fine = looks.iter().any(|look| look.sight == Sight::Fine);
-        let names = (roster.name(a), roster.name(b));
-        let explained = failed.contains(&a) || failed.contains(&b);
-        if pairs.links.contains(&(a, b)) && !explained {
-            findings.push(bad_link(check, (a, b), names, &looks));
-        } else if missed && !fine && !explained {
-            findings.push(undecided(state, pairs, (a, b), names, &looks));
-        } else if fine {
-            let words = |one: &Evidence| wording::pair_fine(names, check, one, missed);
-            let subject = match channel.rail {
-                Some(rail) => Subject::PairRail { a, b, rail },
-                None => Subject::Pair { a, b },
-            };
-            findings.push(from_looks(check, Status::Pass, None, subject, &looks, words));
-        }
-    }
-    findings
-}
-
-/// Several bad links and nothing else: what they share is at fault, not each of them. They are taken away, and named.
-fn shared_links(roster: &Roster, culprits: &mut Vec<Finding>) -> Vec<String> {
-    let at_fault = |one: &&Finding| matches!(one.status, Status::Fail | Status::Suspect);
-    let links: BTreeSet<Pair> = culprits
-        .iter()
-        .filter(at_fault)
-        .filter(|one| one.class == Some(FaultClass::Link))
-        .filter_map(|one| if let Subject::Link { a, b } = one.subject { Some((a, b)) } else { None })
-        .collect();
-    let others = culprits.iter().filter(at_fault).any(|one| one.class != Some(FaultClass::Link));
-    if links.len() < 2 || others {
-        return Vec::new();
-    }
-    culprits.retain(|one| !at_fault(&one));
-    links.iter().map(|&(a, b)| wording::subject(roster, &Subject::Link { a, b })).collect()
+fn tie<'v, 'l>(looks: &[&'v View<'l>]) -> Option<(&'v View<'l>, &'l Evidence)> {
+    let last = looks.iter().rfind(|look| look.shows != Shows::Nothing)?;
+    last.evidence.iter().find(|one| one.tied).map(|tie| (*last, *tie))
 }
 
 /// What all nodes together showed. A miss that a culprit among the pairs explains is not a fault of its own; one
@@ -347,13 +219,13 @@ fn of_all(
     let explained = culprits.iter().any(|one| matches!(one.status, Status::Fail | Status::Suspect));
     let mut findings = Vec::new();
     for rail in channels {
-        let looks: Vec<Look> = together
+        let looks: Vec<View<'_>> = together
             .clone()
-            .map(|look| rail.map_or_else(|| look.clone(), |rail| look.on_rail(rail)))
+            .map(|look| rail.map_or_else(|| look.whole(), |rail| look.on_rail(rail)))
             .collect();
-        let looks: Vec<&Look> = looks.iter().collect();
+        let looks: Vec<&View<'_>> = looks.iter().collect();
         let subject = rail.map_or(Subject::Fabric, |rail| Subject::FabricRail { rail });
-        let bad = looks.iter().filter(|look| look.sight == Sight::Miss).count();
+        let bad = looks.iter().filter(|look| look.shows == Shows::Miss).count();
         let size = state.nodes.len();
         findings.push(if bad == 0 || (misses == 1 && state.next.is_none()) {
             let words = |one: &Evidence| wording::all_fine(size, check, one, bad > 0);
@@ -375,67 +247,35 @@ fn of_all(
     findings
 }
 
-/// A pair that missed and that nothing explains: a path that is known to be blocked, two suspects, or a pair that
-/// there was no time to look at again.
-fn undecided(
-    state: &CheckState,
-    pairs: &PairState,
-    (a, b): (NodeId, NodeId),
-    names: (&str, &str),
-    looks: &[&Look],
-) -> Finding {
-    let check = state.check;
-    let blocked = class_of(looks, FaultClass::Part) == FaultClass::Config;
-    if blocked && looks.len() > 1 {
-        let words = |one: &Evidence| wording::path_blocked(check, one);
-        let subject = Subject::Link { a, b };
-        return from_looks(check, Status::Fail, Some(FaultClass::Config), subject, looks, words);
-    }
-    if state.next.is_some() && !pairs.suspects.is_empty() && looks.len() < 2 {
-        let name = format!("{} and {}", names.0, names.1);
-        let words = |one: &Evidence| wording::not_confirmed(&name, check, one);
-        return from_looks(check, Status::Error, None, Subject::Pair { a, b }, looks, words);
-    }
-    let words = |one: &Evidence| wording::suspect(names, check, one);
-    from_looks(check, Status::Suspect, None, Subject::Pair { a, b }, looks, words)
-}
-
-/// `Config` where every miss is a port that could not be reached, else `other`.
-fn class_of(looks: &[&Look], other: FaultClass) -> FaultClass {
-    let mut misses = looks.iter().flat_map(|look| look.misses()).peekable();
-    let blocked = misses.peek().is_some() && misses.all(|one| one.metric == Metric::Reachable);
-    if blocked { FaultClass::Config } else { other }
-}
-
 /// A finding around the number that decides: the worst miss for a fault, else the number nearest to its limit.
-fn from_looks(
+pub(crate) fn from_looks(
     check: CheckName,
     status: Status,
     class: Option<FaultClass>,
     subject: Subject,
-    looks: &[&Look],
+    looks: &[&View<'_>],
     words: impl Fn(&Evidence) -> String,
 ) -> Finding {
     let mut finding = Finding { class, ..blank(Some(check), status, subject, String::new()) };
     // A pass is shown by a look that was fine, a fault by one that was not.
-    let wanted = if status == Status::Pass { Sight::Fine } else { Sight::Miss };
-    let wanted: Vec<&Look> = looks.iter().filter(|look| look.sight == wanted).copied().collect();
+    let wanted = if status == Status::Pass { Shows::Fine } else { Shows::Miss };
+    let wanted: Vec<&View<'_>> = looks.iter().filter(|look| look.shows == wanted).copied().collect();
     // What missed each time says more than what missed once.
     let always = always_missed(&wanted);
     let weight = |one: &Evidence| (always.contains(&one.number()), strain(one));
-    let shown = wanted.iter().flat_map(|look| look.evidence.iter().map(move |one| (look, one)));
+    let shown = wanted.iter().flat_map(|look| look.evidence.iter().map(move |one| (*look, *one)));
     let heavier = |one: (bool, f64), other: (bool, f64)| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1));
     let Some((look, decisive)) = shown.max_by(|one, other| heavier(weight(one.1), weight(other.1))) else {
         finding.message = format!("{check}: no number to show");
         return finding;
     };
-    let same = |one: &&Evidence| (one.metric, one.bytes) == (decisive.metric, decisive.bytes);
+    let same = |one: &&&Evidence| (one.metric, one.bytes) == (decisive.metric, decisive.bytes);
     let all = || looks.iter().flat_map(|look| &look.evidence).filter(same);
     finding.metric = Some(decisive.metric);
     finding.value = Some(decisive.value);
     finding.bytes = decisive.bytes;
     finding.rates = rates(look, &decisive.subject);
-    finding.limit.clone_from(&decisive.limit);
+    finding.limit = decisive.limit.as_deref().cloned();
     finding.median = decisive.median;
     finding.samples = all().map(|one| one.value).collect();
     finding.started_at = all().map(|one| one.started_at).min();
@@ -448,8 +288,8 @@ fn from_looks(
 }
 
 /// What was measured of a subject at several sizes or in several precisions.
-fn rates(look: &Look, subject: &Subject) -> Vec<Rate> {
-    let apart = |one: &&Evidence| one.bytes.is_some() || one.metric != Metric::Busbw;
+fn rates(look: &View<'_>, subject: &Subject) -> Vec<Rate> {
+    let apart = |one: &&&Evidence| one.bytes.is_some() || one.metric != Metric::Busbw;
     let of_subject = look.evidence.iter().filter(|one| one.subject == *subject && one.metric.is_rate());
     let rates: Vec<Rate> = of_subject
         .filter(apart)
@@ -457,7 +297,7 @@ fn rates(look: &Look, subject: &Subject) -> Vec<Rate> {
             metric: one.metric,
             bytes: one.bytes,
             value: one.value,
-            limit: one.limit.clone(),
+            limit: one.limit.as_deref().cloned(),
             median: one.median,
             miss: one.miss,
         })

@@ -13,9 +13,11 @@ mod known;
 mod links;
 mod load;
 mod machine;
+pub(crate) mod network;
 mod pcie;
 mod ports;
 pub mod reading;
+mod traffic;
 mod versions;
 
 use std::collections::BTreeSet;
@@ -31,6 +33,7 @@ pub use self::known::{Known, bounded, of_roster};
 pub use self::load::under_load;
 pub(crate) use self::load::{IDLE, MIN_SAMPLES, STORM_PER_S, Slowed, slowed};
 pub use self::pcie::path_under_load;
+pub use self::traffic::{Quiet, other_traffic};
 
 /// NVLinks and the fabric are trained for some minutes after a start; 214 nodes were once taken for broken because
 /// nobody waited (field case K01).

@@ -1,18 +1,16 @@
-//! From the numbers of one round to what each group of nodes showed in it: fine, below a limit, or not
-//! measured. One look alone is never a fault: [`crate::localise`] puts looks together.
+//! From the numbers of a round to what each group of nodes showed in it: fine, below a limit, or not measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
-
-use crate::baseline::{Baselines, Conditions, LEAVE_OUT_MAX, OutlierRule, median, others};
+use crate::baseline::{Baselines, Conditions};
 use crate::check::CheckName;
 use crate::facts::{Engine, NodeId, Roster, RosterEntry};
 use crate::gpu_facts::{self, Fact, FactKind};
+use crate::look::{Evidence, Look, Sight};
 use crate::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
-use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult};
+use crate::round::{NodeOutcome, Round, RoundResult};
+use crate::standards::{Kinds, Scales, Standards};
 use crate::verdict::Limit;
-use crate::votes::Votes;
 
 /// What is measured and by which limits: the same on every node of a job.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,6 +34,8 @@ pub struct Hardware {
     pub gpu: Option<String>,
     /// GPUs of each node, if all have as many.
     pub gpus: Option<u32>,
+    /// Ports of each node for its GPUs' traffic, such as `8x400`, if all nodes that can be measured have the same.
+    pub network: Option<String>,
     /// Whether NVLink multicast may be used.
     pub nvls: bool,
     /// RDMA devices that the policy names: they are in use.
@@ -44,31 +44,6 @@ pub struct Hardware {
     pub facts: Vec<Fact>,
     /// Of each node the model and the number of its GPUs; on the host engine nothing.
     pub kinds: BTreeMap<NodeId, (String, usize)>,
-}
-
-/// What any way between two GPUs carries.
-const LEAST_GB_PER_S: f64 = 0.001;
-
-/// Quantity, size of messages, kinds of the nodes: see [`Kinds`].
-type Like = (Metric, Option<u64>, Option<(usize, usize)>);
-
-/// Of each node the number of its kind.
-struct Kinds(BTreeMap<NodeId, usize>);
-
-impl Kinds {
-    fn of(hardware: &Hardware) -> Self {
-        let kinds: BTreeSet<&(String, usize)> = hardware.kinds.values().collect();
-        let numbered: BTreeMap<&(String, usize), usize> = kinds.into_iter().zip(0..).collect();
-        Self(hardware.kinds.iter().filter_map(|(node, kind)| Some((*node, *numbered.get(kind)?))).collect())
-    }
-
-    /// What a number may be compared with: the same quantity, of messages of the same size, on nodes of the same kinds.
-    /// A subject has two nodes at most: the lower kind first.
-    fn like(&self, metric: Metric, measurement: &Measurement) -> Like {
-        let nodes = measurement.subject.nodes();
-        let kinds = || nodes.iter().filter_map(|node| self.0.get(node).copied());
-        (metric, measurement.bytes, kinds().min().zip(kinds().max()))
-    }
 }
 
 impl Suite {
@@ -92,12 +67,14 @@ impl Suite {
         let kinds = (0..).zip(&roster.nodes).filter_map(|(node, entry)| Some((node, kind(entry)?))).collect();
         let rdma = self.hardware.rdma.clone();
         let facts = gpu_facts::of_roster(roster, &rdma);
-        let hardware = Hardware { gpu: only(&models), gpus, nvls: self.hardware.nvls, rdma, facts, kinds };
+        let network = network(roster, &rdma, &facts);
+        let hardware =
+            Hardware { gpu: only(&models), gpus, network, nvls: self.hardware.nvls, rdma, facts, kinds };
         Self { hardware, ..self.clone() }
     }
 
     /// The limit of a quantity, for messages of this size.
-    fn limit(&self, check: CheckName, metric: Metric, bytes: Option<u64>) -> Option<Limit> {
+    pub(crate) fn limit(&self, check: CheckName, metric: Metric, bytes: Option<u64>) -> Option<Limit> {
         let file = match (self.engine, &self.hardware.gpu) {
             (Engine::Host, _) => self.baselines.first(),
             (Engine::Cuda, model) => {
@@ -108,7 +85,7 @@ impl Suite {
             gpus: self.hardware.gpus,
             bytes,
             nvls: (self.engine == Engine::Cuda).then_some(self.hardware.nvls),
-            network: None,
+            network: self.hardware.network.as_deref(),
         };
         // Right results need no file.
         let nothing = Baselines::empty(self.engine);
@@ -116,174 +93,127 @@ impl Suite {
     }
 }
 
-/// What one group of nodes showed in one round.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Look {
-    /// The nodes that were measured together.
-    pub group: Vec<NodeId>,
-    /// Index of the round.
-    pub round: u32,
-    /// Why the round was run.
-    pub purpose: Purpose,
-    /// How it was measured; looks of different modes say different things.
-    pub mode: Mode,
-    /// What it amounts to.
-    pub sight: Sight,
-    /// Every number of the group, judged.
-    pub evidence: Vec<Evidence>,
-}
-
-impl Evidence {
-    /// The faults that its subject showed.
-    pub fn faults(&self) -> impl Iterator<Item = &str> {
-        self.facts.iter().filter(|fact| fact.kind == FactKind::Fault).map(|fact| fact.words.as_str())
-    }
-}
-
-impl Look {
-    /// The numbers that miss their limit.
-    pub fn misses(&self) -> impl Iterator<Item = &Evidence> {
-        self.evidence.iter().filter(|one| one.miss)
-    }
-
-    /// The part of its node that a number is about: a GPU where they are told apart, else the node as a whole.
-    #[must_use]
-    pub fn part(node: NodeId, one: &Evidence) -> Subject {
-        match one.subject {
-            Subject::Gpu { .. } => one.subject.clone(),
-            _ => Subject::Node { node },
-        }
-    }
-
-    /// The same look with the numbers of one part of a node: see [`Look::part`].
-    #[must_use]
-    pub fn on_part(&self, node: NodeId, part: &Subject) -> Self {
-        let ours = |one: &&Evidence| Self::part(node, one) == *part;
-        self.narrowed(self.evidence.iter().filter(ours).cloned().collect())
-    }
-
-    /// The same look with the numbers of one rail, and those that belong to no rail.
-    #[must_use]
-    pub fn on_rail(&self, rail: u32) -> Self {
-        let ours = |one: &&Evidence| one.subject.rail().is_none_or(|other| other == rail);
-        self.narrowed(self.evidence.iter().filter(ours).cloned().collect())
-    }
-
-    fn narrowed(&self, evidence: Vec<Evidence>) -> Self {
-        let sight = match &self.sight {
-            trouble @ (Sight::Error(..) | Sight::Lost(..)) => trouble.clone(),
-            Sight::Fine | Sight::Miss => sight_of(&evidence),
-        };
-        Self { evidence, sight, ..self.clone() }
-    }
-}
-
-/// What a look amounts to.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Sight {
-    /// All numbers are fine.
-    Fine,
-    /// At least one number misses its limit.
-    Miss,
-    /// A node of the group could not do its work.
-    Error(NodeId, CheckError),
-    /// A node of the group was lost.
-    Lost(NodeId, String),
-}
-
-/// One number with the limit that it was held against.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Evidence {
-    /// The quantity.
-    pub metric: Metric,
-    /// Size of the messages, where numbers of several sizes are told apart.
-    pub bytes: Option<u64>,
-    /// What it is about.
-    pub subject: Subject,
-    /// The number; of two sides that measured the same thing, the worse one.
-    pub value: f64,
-    /// The limit that it misses, else the one nearest to it.
-    pub limit: Option<Limit>,
-    /// Median of the other like subjects in the round.
-    pub median: Option<f64>,
-    /// Whether it misses the limit, or the part showed a fault while it was taken.
-    pub miss: bool,
-    /// Whether it differs from what should be alike, and which of them is right is not known.
-    pub tied: bool,
-    /// The readings behind it.
-    pub samples: Vec<f64>,
-    /// What a person should know.
-    pub detail: String,
-    /// What its subject showed of itself meanwhile.
-    pub facts: Vec<Fact>,
-    /// When it began.
-    pub started_at: Timestamp,
-    /// When it ended.
-    pub finished_at: Timestamp,
-}
-
-impl Evidence {
-    /// What the same number of another window has the same: only such ones confirm each other.
-    #[must_use]
-    pub fn number(&self) -> (Subject, Metric, Option<u64>) {
-        (self.subject.clone(), self.metric, self.bytes)
-    }
-}
-
-/// The numbers that miss in each of these looks.
-#[must_use]
-pub fn always_missed(looks: &[&Look]) -> BTreeSet<(Subject, Metric, Option<u64>)> {
-    let mut missed = looks.iter().map(|look| look.misses().map(Evidence::number).collect::<BTreeSet<_>>());
-    let first = missed.next().unwrap_or_default();
-    missed.fold(first, |kept, other| &kept & &other)
+/// What ports the nodes have for their GPUs' traffic, where those that are not known to be at fault have the same: one that
+/// lacks a port sits out, and the limits hold for the others.
+fn network(roster: &Roster, named: &BTreeSet<String>, facts: &[Fact]) -> Option<String> {
+    let faults = facts.iter().filter(|fact| fact.kind == FactKind::Fault);
+    let out: BTreeSet<NodeId> = faults.flat_map(|fact| fact.subject.nodes()).collect();
+    let known = |node: NodeId| Some(&roster.nodes.get(node as usize)?.joined.as_ref()?.facts.known.compared);
+    let able = roster.able().filter(|node| !out.contains(node));
+    let all: BTreeSet<Option<String>> =
+        able.map(|node| gpu_facts::network::called(known(node)?, named)).collect();
+    all.first().filter(|_| all.len() == 1).cloned().flatten()
 }
 
 /// Judges the rounds of one check: one look a group, in the rounds' order.
 #[must_use]
 pub fn looks(suite: &Suite, results: &[&RoundResult]) -> Vec<Look> {
-    let rounds: Vec<_> = results.iter().map(|result| (*result, merged(result))).collect();
+    let Some(check) = results.first().map(|result| result.round.check) else { return Vec::new() };
+    let rounds: Vec<(&RoundResult, Numbers<'_>)> =
+        results.iter().map(|result| (*result, Numbers::of(result))).collect();
     let kinds = Kinds::of(&suite.hardware);
-    let pairs = pairs(suite, &kinds, &rounds);
-    rounds
-        .iter()
-        .flat_map(|(result, numbers)| {
-            let evidence = judged(suite, &kinds, (result, numbers), &pairs);
-            // By the nodes that it is about, with its place: a search of everything for each group takes minutes in a
-            // large job.
-            let mut about = About::new();
-            for (place, one) in evidence.into_iter().enumerate() {
-                let mut nodes = one.subject.nodes();
-                nodes.sort_unstable();
-                about.entry(nodes).or_default().push((place, one));
-            }
-            result.round.groups.iter().map(|group| look(result, group, &mut about)).collect::<Vec<_>>()
-        })
-        .collect()
+    let pairs = Scales::of_pairs(suite, check, &kinds, rounds.iter().flat_map(|(_, numbers)| numbers.all()));
+    let judged = |(result, numbers): &(&RoundResult, Numbers<'_>)| -> Vec<Look> {
+        let standards = Standards::of(suite, check, &kinds, numbers.all(), &pairs);
+        let look = |group: &Vec<NodeId>| look(result, group, numbers, &standards);
+        result.round.groups.iter().map(look).collect()
+    };
+    rounds.iter().flat_map(judged).collect()
 }
 
-/// The judged numbers of a round by the nodes that they are about, each with its place.
-type About = BTreeMap<Vec<NodeId>, Vec<(usize, Evidence)>>;
+/// The numbers of a round in the order of the nodes that they are about, so that a group's are found by a search; of
+/// two sides that measured the same thing the worse one.
+struct Numbers<'m>(Vec<&'m Measurement>);
 
-fn look(result: &RoundResult, group: &[NodeId], about: &mut About) -> Look {
-    let members: BTreeSet<NodeId> = group.iter().copied().collect();
-    // What several nodes share, or two of many, was measured by the only group of its round.
-    let own: Vec<Vec<NodeId>> = if result.round.groups.len() == 1 {
-        about.keys().filter(|nodes| nodes.iter().all(|node| members.contains(node))).cloned().collect()
-    } else {
-        let together = (members.len() > 1).then(|| members.iter().copied().collect());
-        members.iter().map(|node| vec![*node]).chain(together).collect()
-    };
-    // Only light rounds have groups that share a node, and what is about it.
-    let take = |nodes: &Vec<NodeId>| match result.round.mode {
-        Mode::Full => about.remove(nodes),
-        Mode::Reach => about.get(nodes).cloned(),
-    };
-    let mut mine: Vec<(usize, Evidence)> = own.iter().filter_map(take).flatten().collect();
-    mine.sort_unstable_by_key(|(place, _)| *place);
-    let mine: Vec<Evidence> = mine.into_iter().map(|(_, one)| one).collect();
-    let sight = trouble(result, group).unwrap_or_else(|| sight(result, group, &mine));
+impl<'m> Numbers<'m> {
+    fn of(result: &'m RoundResult) -> Self {
+        let mut all: Vec<(NodeId, &Measurement)> = Vec::new();
+        for (node, outcome) in &result.outcomes {
+            let own = outcome.numbers().iter();
+            all.extend(own.filter(|one| one.check == result.round.check).map(|one| (*node, one)));
+        }
+        // Stable: of the same number that of the lower node stands first. What nodes send is nearly sorted already.
+        all.sort_by(|(_, one), (_, other)| place(one).cmp(&place(other)));
+        let mut numbers: Vec<&Measurement> = Vec::with_capacity(all.len());
+        for (node, one) in all {
+            match numbers.last_mut().filter(|kept| place(kept) == place(one)) {
+                Some(kept) => *kept = of_two(kept, node, one),
+                None => numbers.push(one),
+            }
+        }
+        Self(numbers)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &'m Measurement> + Clone + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Those about these nodes and nobody else.
+    fn about(&self, ends: (NodeId, NodeId)) -> &[&'m Measurement] {
+        let from = self.0.partition_point(|one| one.subject.ends() < Some(ends));
+        let rest = self.0.get(from..).unwrap_or_default();
+        rest.get(..rest.partition_point(|one| one.subject.ends() == Some(ends))).unwrap_or_default()
+    }
+
+    /// Those of a group, by what they are. What several nodes share, or two of many, was measured by the only group of
+    /// its round.
+    fn of_group(&self, round: &Round, group: &[NodeId]) -> Vec<&'m Measurement> {
+        let mut members = group.to_vec();
+        members.sort_unstable();
+        members.dedup();
+        if let ([one], false) = (members.as_slice(), round.groups.len() == 1) {
+            return self.about((*one, *one)).to_vec();
+        }
+        let mut own: Vec<&Measurement> = match members.as_slice() {
+            _ if round.groups.len() == 1 => {
+                let member = |node: NodeId| members.binary_search(&node).is_ok();
+                let ours =
+                    |one: &&&Measurement| one.subject.ends().is_none_or(|(a, b)| member(a) && member(b));
+                self.0.iter().filter(ours).copied().collect()
+            }
+            &[a, b] => {
+                [(a, a), (a, b), (b, b)].into_iter().flat_map(|ends| self.about(ends)).copied().collect()
+            }
+            singles => singles.iter().flat_map(|node| self.about((*node, *node))).copied().collect(),
+        };
+        own.sort_by(|one, other| number(one).cmp(&number(other)));
+        own
+    }
+}
+
+/// What tells the numbers of a round apart: of one subject there are several quantities and sizes, and fingerprints of
+/// several products.
+type Number<'m> = (Metric, &'m Subject, Option<u64>, &'m str);
+
+fn number(one: &Measurement) -> Number<'_> {
+    let print = one.metric == Metric::Fingerprint;
+    (one.metric, &one.subject, one.bytes, if print { one.detail.as_str() } else { "" })
+}
+
+/// Where a number stands among those of its round: what it is about first.
+fn place(one: &Measurement) -> (Option<(NodeId, NodeId)>, Number<'_>) {
+    (one.subject.ends(), number(one))
+}
+
+/// Of the same number from two sides the worse one; of two that are equally bad that of the sender, who knows more: it
+/// was refused, or got no answer.
+fn of_two<'m>(kept: &'m Measurement, node: NodeId, one: &'m Measurement) -> &'m Measurement {
+    let sender = matches!(one.subject, Subject::Path { from, .. } if from == node);
+    let equal = !worse(one.metric, kept.value, one.value);
+    if worse(one.metric, one.value, kept.value) || (sender && equal) { one } else { kept }
+}
+
+fn look(
+    result: &RoundResult,
+    group: &[NodeId],
+    numbers: &Numbers<'_>,
+    standards: &Standards<'_, '_>,
+) -> Look {
+    let own = numbers.of_group(&result.round, group);
+    let evidence: Vec<Evidence> = own.into_iter().map(|one| standards.judged(one)).collect();
+    let sight = trouble(result, group).unwrap_or_else(|| sight(result, group, &evidence));
     let Round { index, purpose, mode, .. } = result.round;
-    Look { group: group.to_vec(), round: index, purpose, mode, sight, evidence: mine }
+    Look { group: group.to_vec(), round: index, purpose, mode, sight, evidence }
 }
 
 /// A member that was lost or could not work; a lost one explains the other's trouble, so it comes first.
@@ -330,154 +260,7 @@ fn sight(result: &RoundResult, group: &[NodeId], evidence: &[Evidence]) -> Sight
     if evidence.iter().any(|one| one.value == 0.0 && matches!(one.metric, Metric::Flops | Metric::Fp8Flops)) {
         return useless(&|_| true, format!("{check} finished no product in its window"));
     }
-    sight_of(evidence)
-}
-
-fn sight_of(evidence: &[Evidence]) -> Sight {
     if evidence.iter().any(|one| one.miss) { Sight::Miss } else { Sight::Fine }
-}
-
-/// The numbers of a round, both sides of a pair merged.
-type Numbers<'m> = BTreeMap<Number<'m>, &'m Measurement>;
-
-/// The values that a number is compared with.
-type Peers = BTreeMap<Like, Vec<f64>>;
-
-fn merged(result: &RoundResult) -> Numbers<'_> {
-    let mut numbers = Numbers::new();
-    for (node, outcome) in &result.outcomes {
-        for measurement in outcome.numbers().iter().filter(|one| one.check == result.round.check) {
-            numbers
-                .entry(number(measurement))
-                .and_modify(|kept| {
-                    // Of two that are equally bad the sender knows more: it was refused, or got no answer.
-                    let sender = matches!(measurement.subject, Subject::Path { from, .. } if from == *node);
-                    let equal = !worse(measurement.metric, kept.value, measurement.value);
-                    if worse(measurement.metric, measurement.value, kept.value) || (sender && equal) {
-                        *kept = measurement;
-                    }
-                })
-                .or_insert(measurement);
-        }
-    }
-    numbers
-}
-
-/// What pairs of nodes showed in all rounds: a round that looks for a culprit has too few pairs to be compared among
-/// themselves. The host engine's pairs have a floor; their rounds share processors, and are not compared.
-fn pairs(suite: &Suite, kinds: &Kinds, rounds: &[(&RoundResult, Numbers<'_>)]) -> Peers {
-    let mut pairs = Peers::new();
-    for (_, numbers) in rounds.iter().filter(|_| suite.engine == Engine::Cuda) {
-        add(kinds, numbers, of_pair, &mut pairs);
-    }
-    pairs
-}
-
-fn of_pair(subject: &Subject) -> bool {
-    matches!(subject, Subject::Pair { .. } | Subject::PairRail { .. })
-}
-
-fn add(kinds: &Kinds, numbers: &Numbers<'_>, of: fn(&Subject) -> bool, peers: &mut Peers) {
-    for ((metric, subject, ..), measurement) in numbers {
-        if measurement.value.is_finite() && of(subject) {
-            peers.entry(kinds.like(*metric, measurement)).or_default().push(measurement.value);
-        }
-    }
-}
-
-/// Every number of a round, held against baseline and peers.
-fn judged(
-    suite: &Suite,
-    kinds: &Kinds,
-    (result, numbers): (&RoundResult, &Numbers<'_>),
-    pairs: &Peers,
-) -> Vec<Evidence> {
-    // Who is known to be wrong has no vote on what is right.
-    let known_wrong: BTreeSet<Subject> = numbers
-        .iter()
-        .filter(|((metric, ..), one)| *metric == Metric::Correct && one.value < 1.0)
-        .map(|((_, subject, ..), _)| subject.clone())
-        .collect();
-    let votes = Votes::of(numbers.values().copied().filter(|one| !known_wrong.contains(&one.subject)));
-    let mut peers = Peers::new();
-    add(kinds, numbers, |_| true, &mut peers);
-    let mut of_many: BTreeMap<Like, (Option<Limit>, Option<f64>)> = BTreeMap::new();
-    // The files are searched once for each kind of number, not for each number.
-    let mut of_files: BTreeMap<(CheckName, Metric, Option<u64>), Option<Limit>> = BTreeMap::new();
-    numbers
-        .iter()
-        .map(|((metric, subject, bytes, _), measurement)| {
-            let (metric, subject, bytes) = (*metric, subject.clone(), *bytes);
-            if metric == Metric::Fingerprint {
-                return votes.verdict(subject, measurement);
-            }
-            let kind = kinds.like(metric, measurement);
-            let all_rounds = pairs.get(&kind).filter(|_| of_pair(&subject));
-            let like = all_rounds.or_else(|| peers.get(&kind)).map_or(&[][..], Vec::as_slice);
-            let of_peers = || {
-                let median = (like.len() > 1).then(|| median(&others(measurement.value, like))).flatten();
-                let rule = OutlierRule::of(suite.engine).at(bytes);
-                (rule.limit(metric, measurement.value, like), median)
-            };
-            // Among many, one's own value is not left out, and all are held against the same.
-            let (outlier, median) = if like.len() > LEAVE_OUT_MAX {
-                of_many.entry(kind).or_insert_with(of_peers).clone()
-            } else {
-                of_peers()
-            };
-            let judged_as = judged_as(result.round.check, &subject);
-            let of_file = of_files.entry((judged_as, metric, bytes));
-            let of_file = of_file.or_insert_with(|| suite.limit(judged_as, metric, bytes)).clone();
-            let limits = [of_file, outlier];
-            let limit = limits.into_iter().flatten().reduce(|kept, other| stricter(metric, kept, other));
-            let limit = limit.or_else(|| silence(suite.engine, metric, measurement.value));
-            let beyond = limit.as_ref().is_some_and(|limit| worse(metric, measurement.value, limit.value));
-            let broken = measurement.facts.iter().any(|fact| fact.kind == FactKind::Fault);
-            let miss = beyond || broken;
-            Evidence {
-                metric,
-                bytes,
-                subject,
-                value: measurement.value,
-                limit,
-                median,
-                miss,
-                tied: false,
-                samples: measurement.samples.clone(),
-                detail: measurement.detail.clone(),
-                facts: measurement.facts.clone(),
-                started_at: measurement.started_at,
-                finished_at: measurement.finished_at,
-            }
-        })
-        .collect()
-}
-
-/// What tells the numbers of a round apart: of one subject there are several quantities and sizes, and fingerprints of
-/// several products.
-type Number<'m> = (Metric, Subject, Option<u64>, &'m str);
-
-fn number(measurement: &Measurement) -> Number<'_> {
-    let print = measurement.metric == Metric::Fingerprint;
-    let of = if print { measurement.detail.as_str() } else { "" };
-    (measurement.metric, measurement.subject.clone(), measurement.bytes, of)
-}
-
-/// Where GPUs exchange nothing at all no file is needed to call it a miss.
-fn silence(engine: Engine, metric: Metric, value: f64) -> Option<Limit> {
-    let silent = engine == Engine::Cuda && metric == Metric::Busbw && value == 0.0;
-    silent.then(|| Limit { value: LEAST_GB_PER_S, source: "floor: 1 MB/s, what any way carries".into() })
-}
-
-/// A pair that an all-node check measures to find a culprit is held against the limit for pairs.
-fn judged_as(check: CheckName, subject: &Subject) -> CheckName {
-    let pair = matches!(subject, Subject::Pair { .. } | Subject::PairRail { .. });
-    match check {
-        CheckName::AllReduce if pair => CheckName::AllReduce2,
-        CheckName::AllGather if pair => CheckName::AllGather2,
-        CheckName::MultiAllReduce if pair => CheckName::MultiAllReduce2,
-        other => other,
-    }
 }
 
 /// Whether a value is on the wrong side of another.
@@ -487,8 +270,4 @@ pub fn worse(metric: Metric, value: f64, than: f64) -> bool {
         return true;
     }
     if metric.higher_is_better() { value < than } else { value > than }
-}
-
-fn stricter(metric: Metric, one: Limit, other: Limit) -> Limit {
-    if worse(metric, one.value, other.value) { other } else { one }
 }

@@ -3,6 +3,19 @@
 //! Nothing here reads a file, a clock or the environment, and nothing starts a thread: time, seeds and
 //! file contents are arguments. Everything left of a [`measurement::Measurement`] touches the machine and
 //! decides nothing; everything right of it is in this crate.
+//!
+//! How a number becomes a drained node, one file a step:
+//!
+//! | step | file |
+//! |---|---|
+//! | what is measured next, and who takes part | [`plan`] |
+//! | what a number is held against: baseline file, like numbers of the job | `standards`, `votes` |
+//! | what a group of nodes showed in a round: fine, a miss, nothing | [`judge`], [`look`] |
+//! | how often a number must miss before chance is ruled out | `chance` |
+//! | which node, link or leaf switch explains the misses, and who should meet whom | [`localise`], `switches` |
+//! | findings in words: value, limit, what confirmed it, what to do next | [`findings`], `pair_findings`, [`wording`], `next_step` |
+//! | causes that excuse, and the outcome of all findings | [`explain`], [`conclude`] |
+//! | what is done about it, within the caps | [`action`] |
 #![forbid(unsafe_code)]
 
 pub mod action;
@@ -27,7 +40,10 @@ pub mod hostlist;
 pub mod job;
 pub mod judge;
 pub mod localise;
+pub mod look;
 pub mod measurement;
+mod next_step;
+mod pair_findings;
 pub mod plan;
 pub mod policy;
 pub mod reason;
@@ -35,7 +51,10 @@ pub mod report;
 pub mod request;
 pub mod round;
 pub mod runtime_report;
+mod standards;
+mod switches;
 pub mod telemetry;
+pub mod topology;
 pub mod verdict;
 mod votes;
 pub mod wording;

@@ -131,6 +131,11 @@ pub enum Subject {
         /// Index of the rail.
         rail: u32,
     },
+    /// A leaf switch, by the name that Slurm's topology gives it.
+    Switch {
+        /// Its name.
+        name: String,
+    },
     /// The run of the suite itself.
     Run,
 }
@@ -148,7 +153,23 @@ impl Subject {
             }
             Self::Pair { a, b } | Self::PairRail { a, b, .. } | Self::Link { a, b } => vec![a, b],
             Self::Path { from, to } => vec![from, to],
-            Self::Fabric | Self::FabricRail { .. } | Self::Run => Vec::new(),
+            Self::Fabric | Self::FabricRail { .. } | Self::Switch { .. } | Self::Run => Vec::new(),
+        }
+    }
+
+    /// The nodes of [`Self::nodes`], the lower one first; twice the same where there is one.
+    #[must_use]
+    pub fn ends(&self) -> Option<(NodeId, NodeId)> {
+        match *self {
+            Self::Node { node }
+            | Self::Gpu { node, .. }
+            | Self::Nic { node, .. }
+            | Self::Rail { node, .. } => Some((node, node)),
+            Self::Pair { a, b }
+            | Self::PairRail { a, b, .. }
+            | Self::Link { a, b }
+            | Self::Path { from: a, to: b } => Some((a.min(b), a.max(b))),
+            Self::Fabric | Self::FabricRail { .. } | Self::Switch { .. } | Self::Run => None,
         }
     }
 
@@ -177,6 +198,7 @@ impl Subject {
             Self::Link { .. } => "link",
             Self::Fabric => "fabric",
             Self::FabricRail { .. } => "fabric_rail",
+            Self::Switch { .. } => "switch",
             Self::Run => "run",
         }
     }

@@ -7,10 +7,12 @@ use crate::chance::{Weight, misses_to_blame, scatters, share};
 use crate::check::{CheckName, Phase, Scope};
 use crate::facts::{Engine, NodeFacts, NodeId, Roster};
 use crate::gpu_facts::FactKind;
-use crate::judge::{Evidence, Look, Sight, Suite, looks};
-use crate::localise::{PairState, pairs};
-use crate::measurement::{CheckError, Metric, PartError, Subject};
+use crate::judge::{Suite, looks};
+use crate::localise::{PairState, Setting, pairs};
+use crate::look::{Evidence, Look, Number, Sight, View};
+use crate::measurement::{CheckError, PartError, Subject};
 use crate::round::{Mode, NodeOutcome, Purpose, Round, RoundResult, Step};
+use crate::topology::Leaves;
 
 /// Windows in which a node must have missed at least before it is at fault. Nodes that share a machine, and busy ones,
 /// have slow moments; the third window costs a second and only where somebody missed twice. Of many numbers some miss
@@ -58,14 +60,13 @@ pub struct Channel {
 impl Channel {
     /// The looks at pairs of nodes as this channel shows them.
     #[must_use]
-    pub fn looks(self, looks: &[Look]) -> Vec<Look> {
-        let pairs = looks.iter().filter(|look| look.mode == self.mode && look.group.len() == 2);
-        pairs
-            .map(|look| match self.rail {
-                Some(rail) => look.on_rail(rail),
-                None => look.clone(),
-            })
-            .collect()
+    pub fn looks(self, looks: &[Look]) -> Vec<View<'_>> {
+        self.of(looks.iter())
+    }
+
+    fn of<'l>(self, looks: impl Iterator<Item = &'l Look>) -> Vec<View<'l>> {
+        let pairs = looks.filter(|look| look.mode == self.mode && look.group.len() == 2);
+        pairs.map(|look| self.rail.map_or_else(|| look.whole(), |rail| look.on_rail(rail))).collect()
     }
 }
 
@@ -153,7 +154,7 @@ fn go_on(states: &mut Vec<CheckState>, suite: &Suite, roster: &Roster, results: 
         let mut nodes = participants(check.spec().phase, suite, roster, states);
         let unfit = unfit(check, roster, &nodes);
         nodes.retain(|node| !unfit.contains_key(node));
-        let state = CheckState { unfit, ..state(suite, check, nodes, results) };
+        let state = CheckState { unfit, ..state(suite, (check, nodes), results, &roster.leaves) };
         let waits = state.next.is_some();
         states.push(state);
         if waits {
@@ -203,7 +204,12 @@ fn unfit(check: CheckName, roster: &Roster, nodes: &BTreeSet<NodeId>) -> BTreeMa
     nodes.iter().filter_map(|node| Some((*node, why(facts(node)?)?))).collect()
 }
 
-fn state(suite: &Suite, check: CheckName, nodes: BTreeSet<NodeId>, results: &[RoundResult]) -> CheckState {
+fn state(
+    suite: &Suite,
+    (check, nodes): (CheckName, BTreeSet<NodeId>),
+    results: &[RoundResult],
+    leaves: &Leaves,
+) -> CheckState {
     let mine: Vec<&RoundResult> = results.iter().filter(|result| result.round.check == check).collect();
     let looks: Vec<Look> = looks(suite, &mine);
     let mut errors = BTreeMap::new();
@@ -243,11 +249,11 @@ fn state(suite: &Suite, check: CheckName, nodes: BTreeSet<NodeId>, results: &[Ro
         Scope::Pair if nodes.len() < 2 => {
             (Shown::Skipped("one node only: there is no pair to measure".into()), None)
         }
-        Scope::Pair => of_pairs(check, &nodes, &able, &looks, rounds),
+        Scope::Pair => of_pairs(check, (&nodes, &able), &looks, rounds, leaves),
         Scope::All if nodes.len() < 2 => {
             (Shown::Skipped("one node only: there is nobody to measure it with".into()), None)
         }
-        Scope::All => of_all(check, &able, &looks, rounds),
+        Scope::All => of_all(check, &able, &looks, rounds, leaves),
     };
     CheckState { check, nodes, unfit: BTreeMap::new(), looks, errors, parts, lost, shown, next }
 }
@@ -255,9 +261,6 @@ fn state(suite: &Suite, check: CheckName, nodes: BTreeSet<NodeId>, results: &[Ro
 fn round(check: CheckName, purpose: Purpose, mode: Mode, groups: Vec<Vec<NodeId>>) -> Option<Round> {
     (!groups.is_empty()).then_some(Round { index: 0, check, purpose, mode, groups })
 }
-
-/// Like with like: two GPUs that each had a slow moment are not one that is slow, and neither are two sizes.
-type Number = (Subject, Metric, Option<u64>);
 
 /// Every node measures by itself; after a miss all measure again at once, so that the windows are alike. Who misses
 /// in every one of them is at fault.
@@ -315,10 +318,10 @@ fn windows_to_blame(looks: &[Look], always: &BTreeSet<Number>, missed: &[BTreeSe
 /// The check's opening rounds, then meetings until nothing would tell more.
 fn of_pairs(
     check: CheckName,
-    nodes: &BTreeSet<NodeId>,
-    able: &BTreeSet<NodeId>,
+    (nodes, able): (&BTreeSet<NodeId>, &BTreeSet<NodeId>),
     looks: &[Look],
     rounds: usize,
+    leaves: &Leaves,
 ) -> (Shown, Option<Round>) {
     let opening = opening(check, nodes);
     let modes: BTreeSet<Mode> = opening.iter().map(|(mode, _)| *mode).collect();
@@ -326,11 +329,14 @@ fn of_pairs(
         .into_iter()
         .flat_map(|mode| {
             let own = opening.iter().filter(|(other, _)| *other == mode).count();
-            let channels = channels(mode, looks);
+            let channels = channels(mode, looks.iter());
             let count = channels.len();
             channels.into_iter().map(move |channel| (channel, own, count))
         })
-        .map(|(channel, own, count)| (channel, pairs(able, &channel.looks(looks), own, count)))
+        .map(|(channel, opening, channels)| {
+            let setting = Setting { nodes: able, leaves, opening, channels };
+            (channel, pairs(&channel.looks(looks), setting))
+        })
         .collect();
     // A group that lost a member is dropped; its other member meets somebody later.
     let next = opening
@@ -351,6 +357,7 @@ fn of_all(
     able: &BTreeSet<NodeId>,
     looks: &[Look],
     rounds: usize,
+    leaves: &Leaves,
 ) -> (Shown, Option<Round>) {
     let together: Vec<&Look> = looks.iter().filter(|look| look.purpose != Purpose::Localise).collect();
     let missed = misses(&together, rounds);
@@ -366,15 +373,13 @@ fn of_all(
         (2.., false) if able.len() > 2 => {}
         _ => return (shown(Vec::new()), None),
     }
-    let met: Vec<Look> = looks.iter().filter(|look| look.purpose == Purpose::Localise).cloned().collect();
+    let met = || looks.iter().filter(|look| look.purpose == Purpose::Localise);
     let opening = ring_edges(able);
-    let channels = channels(Mode::Full, &met);
-    let count = channels.len();
-    let states: Vec<(Channel, PairState)> = channels
-        .into_iter()
-        .map(|channel| (channel, pairs(able, &channel.looks(&met), opening.len(), count)))
-        .collect();
-    let meetings: BTreeSet<u32> = met.iter().map(|look| look.round).collect();
+    let channels = channels(Mode::Full, met());
+    let setting = Setting { nodes: able, leaves, opening: opening.len(), channels: channels.len() };
+    let states: Vec<(Channel, PairState)> =
+        channels.into_iter().map(|channel| (channel, pairs(&channel.of(met()), setting))).collect();
+    let meetings: BTreeSet<u32> = met().map(|look| look.round).collect();
     let next = match opening.into_iter().nth(meetings.len()) {
         Some(groups) => round(check, Purpose::Localise, Mode::Full, groups),
         // Whatever they are for, pairs of an all-node check are there to find a culprit.
@@ -390,7 +395,7 @@ fn misses(together: &[&Look], rounds: usize) -> usize {
     if rounds >= MAX_SPOILT_ROUNDS {
         return missed.count();
     }
-    let mut often: BTreeMap<(Subject, Metric, Option<u64>), usize> = BTreeMap::new();
+    let mut often: BTreeMap<Number, usize> = BTreeMap::new();
     for look in missed {
         for number in look.misses().map(Evidence::number).collect::<BTreeSet<_>>() {
             *often.entry(number).or_default() += 1;
@@ -400,9 +405,8 @@ fn misses(together: &[&Look], rounds: usize) -> usize {
 }
 
 /// The rails that the looks of a mode tell apart, else the mode as a whole.
-fn channels(mode: Mode, looks: &[Look]) -> Vec<Channel> {
+fn channels<'l>(mode: Mode, looks: impl Iterator<Item = &'l Look>) -> Vec<Channel> {
     let rails: BTreeSet<u32> = looks
-        .iter()
         .filter(|look| look.mode == mode && look.group.len() == 2)
         .flat_map(|look| look.evidence.iter().filter_map(|one| one.subject.rail()))
         .collect();

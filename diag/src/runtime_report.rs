@@ -15,6 +15,7 @@ use crate::c4d::finding::{Finding, Who};
 use crate::c4d::matrix::Delay;
 use crate::facts::{NodeId, Roster, RosterEntry};
 use crate::health::{HealthEvent, Turn};
+use crate::topology::Leaves;
 use crate::verdict::{Outcome, Status as Weight};
 
 /// Its name, in the run folder and, of the job's first node, in the folder of reports.
@@ -215,7 +216,7 @@ impl RuntimeReport {
         let last = self.names.keys().copied().filter(|node| *node < MOST_NODES).max();
         let places = last.map_or(0, |last| last + 1);
         let entry = |node| RosterEntry { name: self.name(node), joined: None, absent_because: None };
-        Roster { nodes: (0..places).map(entry).collect(), leader: 0 }
+        Roster { nodes: (0..places).map(entry).collect(), leader: 0, leaves: Leaves::default() }
     }
 
     /// A rank as a person looks for it.

@@ -2,18 +2,24 @@
 //! have the same bits, and one that differs from most of them is wrong.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::judge::Evidence;
-use crate::measurement::{Measurement, Metric, Subject};
+use crate::look::Evidence;
+use crate::measurement::{Measurement, Metric};
 use crate::verdict::Limit;
 
 /// The fingerprints of a round, by what their details say is alike.
-pub(crate) struct Votes<'m>(BTreeMap<&'m str, Tally>);
+pub(crate) struct Votes<'m> {
+    tallies: BTreeMap<&'m str, Tally>,
+    limit: Arc<Limit>,
+}
 
 #[derive(Default)]
 struct Tally {
     total: usize,
     by_bits: BTreeMap<u64, usize>,
+    /// Said of those that have the bits of the majority, or where there is none, and of the others: the same for many.
+    words: Option<(Arc<str>, Arc<str>)>,
 }
 
 impl Tally {
@@ -23,6 +29,26 @@ impl Tally {
         let most = self.by_bits.iter().max_by_key(|(_, count)| **count)?;
         (*most.1 > 1 && 2 * most.1 > self.total).then_some((*most.0, *most.1))
     }
+
+    fn put_into_words(&mut self, model: &str) {
+        let total = self.total;
+        let (usual, odd) = match self.majority() {
+            Some((_, most)) => (
+                format!("its product has the same bits as on {most} of {total} of model {model}"),
+                format!("its product has other bits than that of {most} others of model {model}"),
+            ),
+            None if total > 1 => (
+                format!("the products of {total} of model {model} differ, and none of them has a majority"),
+                String::new(),
+            ),
+            None => (alone(model), String::new()),
+        };
+        self.words = Some((usual.into(), odd.into()));
+    }
+}
+
+fn alone(model: &str) -> String {
+    format!("the only one of model {model}: nothing to compare the bits of its product with")
 }
 
 impl<'m> Votes<'m> {
@@ -33,41 +59,34 @@ impl<'m> Votes<'m> {
             tally.total += 1;
             *tally.by_bits.entry(one.value.to_bits()).or_default() += 1;
         }
-        Self(tallies)
+        tallies.iter_mut().for_each(|(model, tally)| tally.put_into_words(model));
+        Self { tallies, limit: Arc::new(Limit { value: 1.0, source: "like parts compute alike".into() }) }
     }
 
     /// A fingerprint as a result that is right or wrong.
-    pub(crate) fn verdict(&self, subject: Subject, measurement: &Measurement) -> Evidence {
-        let tally = self.0.get(measurement.detail.as_str());
-        let total = tally.map_or(0, |tally| tally.total);
+    pub(crate) fn verdict(&self, measurement: &Measurement) -> Evidence {
+        let bits = measurement.value.to_bits();
+        let tally = self.tallies.get(measurement.detail.as_str());
         let majority = tally.and_then(Tally::majority);
-        let miss = majority.is_some_and(|(bits, _)| bits != measurement.value.to_bits());
+        let miss = majority.is_some_and(|(most, _)| most != bits);
         // Some of those without a majority compute wrongly; nobody knows which. One without a vote is known to.
-        let voted = tally.is_some_and(|tally| tally.by_bits.contains_key(&measurement.value.to_bits()));
-        let tied = total > 1 && majority.is_none() && voted;
-        let model = &measurement.detail;
-        let detail = match majority {
-            Some((_, most)) if miss => {
-                format!("its product has other bits than that of {most} others of model {model}")
-            }
-            Some((_, most)) => {
-                format!("its product has the same bits as on {most} of {total} of model {model}")
-            }
-            None if total > 1 => {
-                format!("the products of {total} of model {model} differ, and none of them has a majority")
-            }
-            None => format!("the only one of model {model}: nothing to compare the bits of its product with"),
+        let tied =
+            majority.is_none() && tally.is_some_and(|all| all.total > 1 && all.by_bits.contains_key(&bits));
+        let words = tally.and_then(|tally| tally.words.as_ref());
+        let detail = match words {
+            Some((_, odd)) if miss => Arc::clone(odd),
+            Some((usual, _)) => Arc::clone(usual),
+            None => alone(&measurement.detail).into(),
         };
         Evidence {
             metric: Metric::Correct,
             bytes: None,
-            subject,
+            subject: measurement.subject.clone(),
             value: if miss { 0.0 } else { 1.0 },
-            limit: Some(Limit { value: 1.0, source: "like parts compute alike".into() }),
+            limit: Some(Arc::clone(&self.limit)),
             median: None,
             miss,
             tied,
-            samples: Vec::new(),
             detail,
             facts: Vec::new(),
             started_at: measurement.started_at,
@@ -82,6 +101,7 @@ mod tests {
 
     use super::*;
     use crate::check::CheckName;
+    use crate::measurement::Subject;
 
     fn verdicts(products: &[(&str, f64)]) -> Vec<Evidence> {
         let measured: Vec<Measurement> = (0..)
@@ -101,7 +121,7 @@ mod tests {
             })
             .collect();
         let votes = Votes::of(measured.iter());
-        measured.iter().map(|one| votes.verdict(one.subject.clone(), one)).collect()
+        measured.iter().map(|one| votes.verdict(one)).collect()
     }
 
     fn those(products: &[(&str, f64)], are: fn(&Evidence) -> bool) -> Vec<u32> {

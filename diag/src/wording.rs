@@ -2,8 +2,10 @@
 
 use crate::check::CheckName;
 use crate::facts::Roster;
-use crate::judge::{Evidence, worse};
+use crate::judge::worse;
+use crate::look::Evidence;
 use crate::measurement::{Metric, Subject};
+use crate::next_step::next_step;
 use crate::verdict::{Finding, Limit, Outcome, Rate, Status};
 
 /// A number with four significant digits at most, without trailing zeros.
@@ -99,6 +101,7 @@ pub fn subject(roster: &Roster, subject: &Subject) -> String {
         Subject::Path { from, to } => format!("{}->{}", roster.name(*from), roster.name(*to)),
         Subject::Fabric => "fabric".into(),
         Subject::FabricRail { rail } => format!("fabric/rail{rail}"),
+        Subject::Switch { name } => name.clone(),
         Subject::Run => "run".into(),
     }
 }
@@ -107,14 +110,15 @@ pub fn subject(roster: &Roster, subject: &Subject) -> String {
 fn against(one: &Evidence) -> String {
     let mut text = match one.metric {
         Metric::Correct => format!("only {} of the results are right", quantity(one.metric, one.value)),
-        Metric::Reachable => one.detail.clone(),
+        Metric::Reachable => one.detail.to_string(),
         _ => format!("{}{}", quantity(one.metric, one.value), which(one.metric, one.bytes)),
     };
     if let Some(limit) = limit(one) {
         let sign = sign(one.metric, worse(one.metric, one.value, limit.value));
         text.push_str(&format!(" {sign} {}", quantity(one.metric, limit.value)));
     }
-    if let Some(median) = one.median.filter(|_| one.metric.is_rate()) {
+    let told = one.metric.is_rate() || (one.miss && limit(one).is_some());
+    if let Some(median) = one.median.filter(|_| told) {
         text.push_str(&format!(", median of the others {}", quantity(one.metric, median)));
     }
     for fault in one.faults() {
@@ -125,7 +129,7 @@ fn against(one: &Evidence) -> String {
 
 /// The limit where it says something: shares of right results and of reached ports have an obvious one.
 fn limit(one: &Evidence) -> Option<&Limit> {
-    one.limit.as_ref().filter(|_| !matches!(one.metric, Metric::Correct | Metric::Reachable))
+    one.limit.as_deref().filter(|_| !matches!(one.metric, Metric::Correct | Metric::Reachable))
 }
 
 /// What a reader of the whole report also wants to know, in brackets at the end of a message: where the limit comes
@@ -133,7 +137,7 @@ fn limit(one: &Evidence) -> Option<&Limit> {
 fn background(one: &Evidence) -> String {
     let mut parts = Vec::new();
     parts.extend(limit(one).map(|limit| format!("limit: {}", limit.source)));
-    parts.extend((!one.detail.is_empty() && one.metric != Metric::Reachable).then(|| one.detail.clone()));
+    parts.extend((!one.detail.is_empty() && one.metric != Metric::Reachable).then(|| one.detail.to_string()));
     if parts.is_empty() { String::new() } else { format!(" [{}]", parts.join("; ")) }
 }
 
@@ -149,14 +153,60 @@ pub fn brief(message: &str) -> &str {
 /// A node that missed in each of so many windows.
 #[must_use]
 pub fn node_failed(name: &str, check: CheckName, one: &Evidence, windows: usize) -> String {
-    format!("{name}: {check} {}; measured {windows} times{}", against(one), background(one))
+    let next = next_step(check, one.metric, &one.subject);
+    format!("{name}: {check} {}; measured {windows} times; next: {next}{}", against(one), background(one))
 }
 
-/// A node that missed with several good partners.
+/// A node or rail, `of` the finding, that missed with several good partners.
 #[must_use]
-pub fn node_failed_with(name: &str, check: CheckName, one: &Evidence, partners: &[&str]) -> String {
-    let (value, partners) = (against(one), listed(partners));
-    format!("{name}: {check} {value}; missed with {partners}, each fine with others{}", background(one))
+pub fn node_failed_with(
+    name: &str,
+    check: CheckName,
+    one: &Evidence,
+    partners: &[&str],
+    of: &Subject,
+) -> String {
+    let (value, partners, next) = (against(one), listed(partners), next_step(check, one.metric, of));
+    format!(
+        "{name}: {check} {value}; missed with {partners}, each fine with others; next: {next}{}",
+        background(one)
+    )
+}
+
+/// The same of a node that is the only one below its leaf.
+#[must_use]
+pub fn node_alone(name: &str, check: CheckName, one: &Evidence, partners: &[&str], leaf: &str) -> String {
+    format!(
+        "{name} or {leaf}: {check} {}; missed with {}, each fine with others; no other node of the job is below {leaf}, so that \
+         it can't be told from it: a job with two nodes there would tell{}",
+        against(one),
+        listed(partners),
+        background(one)
+    )
+}
+
+/// A leaf below which several nodes of the job are, or one of several; on some `rails` only, if any are given.
+#[must_use]
+pub fn switch_failed(
+    leaves: &[String],
+    rails: &[u32],
+    check: CheckName,
+    one: &Evidence,
+    nodes: usize,
+) -> String {
+    let names: Vec<&str> = leaves.iter().map(String::as_str).collect();
+    let rails: Vec<String> = rails.iter().map(u32::to_string).collect();
+    let rails: Vec<&str> = rails.iter().map(String::as_str).collect();
+    let on = if rails.is_empty() { String::new() } else { format!(" on rail {}", listed(&rails)) };
+    let who =
+        if let [one] = names[..] { one.to_owned() } else { format!("{} or what joins them", listed(&names)) };
+    format!(
+        "{who}{on}: {check} {}; all {nodes} nodes of the job below it missed with nodes below others that are fine elsewhere: no \
+         node is blamed; next: look at {}, its uplinks and their counters{}",
+        against(one),
+        listed(&names),
+        background(one)
+    )
 }
 
 /// A node whose ports can't be reached, or that can't reach anybody's.
@@ -174,7 +224,7 @@ pub fn node_blocked(name: &str, check: CheckName, one: &Evidence, partners: &[&s
 #[must_use]
 pub fn link_failed((a, b): (&str, &str), check: CheckName, one: &Evidence, looks: usize) -> String {
     format!(
-        "{a} - {b}: {check} {}; measured {looks} times, both nodes are fine with others: look at what lies between them{}",
+        "{a} - {b}: {check} {}; measured {looks} times, both nodes are fine with others; next: look at what lies between them (cables, switch ports, routing){}",
         against(one),
         background(one)
     )
@@ -233,7 +283,7 @@ pub fn pair_fine((a, b): (&str, &str), check: CheckName, one: &Evidence, again: 
 #[must_use]
 pub fn all_fine(nodes: usize, check: CheckName, one: &Evidence, again: bool) -> String {
     let note = if again { "; missed once, fine when measured again" } else { "" };
-    format!("{nodes} nodes together: {check} {}{note}", against(one))
+    format!("{nodes} nodes together: {check} {}{note}{}", against(one), background(one))
 }
 
 /// All nodes together miss, and no single part explains it: pairs of neighbours are fine, or several `links` that
@@ -247,9 +297,10 @@ pub fn fabric_failed(nodes: usize, check: CheckName, one: &Evidence, links: &[St
         format!("each node is fine with a neighbour, but {} are slow as well", listed(&links))
     };
     format!(
-        "{nodes} nodes together: {check} {}; measured twice; {pairs}: look at what all nodes share (switches, uplinks, \
-         congestion, routing)",
-        against(one)
+        "{nodes} nodes together: {check} {}; measured twice; {pairs}; next: look at what all nodes share (switches, uplinks, \
+         congestion, routing){}",
+        against(one),
+        background(one)
     )
 }
 

@@ -15,6 +15,7 @@ use diag::judge::{Hardware, Suite};
 use diag::measurement::{Measurement, Metric, Subject};
 use diag::plan;
 use diag::round::{NodeOutcome, RoundResult, Step};
+use diag::topology::Leaves;
 use diag::verdict::{Finding, Status, Verdict};
 use jiff::Timestamp;
 
@@ -38,7 +39,7 @@ fn roster(model: &str, nodes: u32, gpus: u32) -> Roster {
         joined: Some(Joined { facts: facts(), seen_address: IpAddr::V4(Ipv4Addr::LOCALHOST) }),
         absent_because: None,
     };
-    Roster { nodes: (0..nodes).map(entry).collect(), leader: 0 }
+    Roster { nodes: (0..nodes).map(entry).collect(), leader: 0, leaves: Leaves::default() }
 }
 
 fn number(check: CheckName, metric: Metric, subject: Subject, value: f64) -> Measurement {

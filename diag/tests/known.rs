@@ -20,6 +20,7 @@ use diag::plan;
 use diag::policy::Policy;
 use diag::request::FailAction;
 use diag::round::{NodeOutcome, Round, RoundResult, Step};
+use diag::topology::Leaves;
 use diag::verdict::{FaultClass, Finding, Outcome, Status, Verdict};
 use jiff::Timestamp;
 use readings::{needs, node, sample};
@@ -82,7 +83,7 @@ impl Job {
                 absent_because: None,
             }
         };
-        Roster { nodes: (0..).zip(&self.nodes).map(entry).collect(), leader: 0 }
+        Roster { nodes: (0..).zip(&self.nodes).map(entry).collect(), leader: 0, leaves: Leaves::default() }
     }
 
     fn measure(&self, node: NodeId, round: &Round) -> NodeOutcome {

@@ -83,7 +83,7 @@ fn roster(nodes: u32, facts: &[Fact]) -> Roster {
             absent_because: None,
         }
     };
-    Roster { nodes: (0..nodes).map(entry).collect(), leader: 0 }
+    Roster { nodes: (0..nodes).map(entry).collect(), leader: 0, leaves: diag::topology::Leaves::default() }
 }
 
 /// The verdict on a job; `shows` may say otherwise than what a healthy node would.

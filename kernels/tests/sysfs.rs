@@ -118,7 +118,10 @@ fn the_counters_of_a_port_are_read() {
     let counts: Vec<(&str, u64)> =
         COUNTERS.iter().zip(seen.counts).filter_map(|(one, count)| Some((one.file, count?))).collect();
     assert_eq!(counts, [("counters/symbol_error", 17), ("hw_counters/local_ack_timeout_err", 4)]);
-    assert!(sysfs::nics(&Tree::new().root()).is_empty());
+    let [moved] = &sysfs::moved(&tree.root())[..] else { panic!("one port") };
+    assert_eq!((moved.device.as_str(), moved.port, moved.bytes), ("mlx5_0", 1, 4096));
+    let nothing = Tree::new().root();
+    assert!(sysfs::nics(&nothing).is_empty() && sysfs::moved(&nothing).is_empty());
 }
 
 // L02: the number of the device file, not the order on the bus.

@@ -145,7 +145,7 @@ async fn run(wanted: &Wanted) -> Result<Report> {
     let mut past = Past::none();
     let mut bench =
         Bench { suite, policy, facts: &facts, worker: worker.as_mut(), past: &mut past, deadline };
-    let (results, ended) = suite::run(&mut bench, &mut session, &mut stopping, |_, _| ()).await;
+    let (results, ended) = suite::run(&mut bench, &mut session, &mut stopping, |_, _, _| ()).await;
     task.abort();
     meeting::dismiss(worker, &events).await;
     let stopped = match ended {

@@ -14,11 +14,12 @@ use cluster::report_writer;
 use cluster::session::Session;
 use cluster::slurm::environment::JobEnv;
 use cluster::slurm::scontrol::Scontrol;
-use diag::check::Phase;
+use diag::check::{CheckName, Phase};
 use diag::gate::Gate;
 use diag::policy::{POLICY_FILE, Undecided};
 use diag::report::{phase_line, printable};
 use diag::request::effective::Watch;
+use diag::round::RoundResult;
 use jiff::Timestamp;
 use prolog::agent;
 use prolog::alone;
@@ -223,10 +224,10 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
         let suite = &assignment.suite;
         let mut bench =
             Bench { suite, policy, facts: &facts, worker: worker.as_mut(), past: &mut past, deadline };
-        suite::run(&mut bench, &mut session, &mut stopping, |session, results| {
+        suite::run(&mut bench, &mut session, &mut stopping, |session, results, next| {
             leading.store(session.is_leader(), Ordering::Relaxed);
             if let Some(progress) = &progress {
-                say_phases(assignment, session, results, progress, &mut shown);
+                say_phases(assignment, session, (results, next), progress, &mut shown);
             }
         })
         .await
@@ -248,24 +249,23 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
     Checked { gate, met: Some(agent::met(&session)) }
 }
 
-/// Says a line for each phase that is over.
+/// Says a line for each phase that is over once `next` is: all nodes wait meanwhile, so only then anything is judged.
 fn say_phases(
     assignment: &Assignment,
     session: &Session,
-    results: &[diag::round::RoundResult],
+    (results, next): (&[RoundResult], Option<CheckName>),
     progress: &Progress,
     shown: &mut Option<Phase>,
 ) {
-    let states = diag::plan::states(&assignment.suite, session.roster(), results);
-    let open = states.iter().find(|state| state.next.is_some()).map(|state| state.check.spec().phase);
-    let verdict = conclusion::verdict(assignment, session, results, None);
+    let open = next.map(|check| check.spec().phase);
     let mut phases: Vec<Phase> = assignment.suite.checks.iter().map(|check| check.spec().phase).collect();
     phases.dedup();
-    let over = |phase: &Phase| open.is_none_or(|open| *phase < open);
-    for phase in phases.into_iter().filter(over) {
-        if *shown >= Some(phase) {
-            continue;
-        }
+    phases.retain(|phase| *shown < Some(*phase) && open.is_none_or(|open| *phase < open));
+    if phases.is_empty() {
+        return;
+    }
+    let verdict = conclusion::verdict(assignment, session, results, None);
+    for phase in phases {
         *shown = Some(phase);
         if let Some(line) = phase_line(&verdict, phase) {
             progress.say(format!("aimaster: {}", printable(&line)));

@@ -12,6 +12,7 @@ use cluster::rendezvous::{JobKey, MeetConfig, meet_unless};
 use cluster::session::Session;
 use cluster::slurm::address::{AddressError, address_of, own_address};
 use cluster::slurm::config::{self, SlurmConf};
+use cluster::topology;
 use diag::facts::{Engine, GpuName, NodeFacts, NodeId};
 use diag::gpu_facts::Known;
 use tokio::time::Instant;
@@ -143,6 +144,7 @@ pub async fn session(
     stopping: &mut Stopping,
 ) -> Result<Session> {
     let Assignment { job, policy, .. } = assignment;
+    let path = config::locate(job.slurm_conf.as_deref())?;
     let conf = slurm_conf(assignment)?;
     let socket = if policy.paths.munge_socket.as_os_str().is_empty() {
         conf.munge_socket().unwrap_or_else(|| MUNGE_SOCKET.into())
@@ -158,12 +160,20 @@ pub async fn session(
             Err(error) => events.log(&format!("{name}: {error}")),
         }
     }
+    // Those that may lead read it.
+    let (leaves, why) = if job.me <= 1 && job.nodes.len() > 1 {
+        topology::leaves(&path, &job.nodes)
+    } else {
+        Default::default()
+    };
+    why.iter().for_each(|line| events.log(line));
     let config = MeetConfig {
         job: JobKey { cluster: job.cluster.clone(), job_id: job.job_id, restart: job.restart },
         nodes: job.nodes.clone(),
         me: job.me,
         addresses,
         ports: policy.network.port_first..=policy.network.port_last,
+        leaves,
         join_window: Duration::from_secs(policy.time.join_s.into()),
         // Slurm's prologs run as SlurmdUser on every node, and so does this one.
         auth: Authenticator::Munge { munge, trusted: rustix::process::geteuid().as_raw() },

@@ -1,10 +1,13 @@
 //! The loop: plan, measure, gather, until nothing is left to measure or something ends it. Every node runs it on
 //! the same results and so takes the same steps.
 
+use std::path::Path;
 use std::time::Duration;
 
 use cluster::session::{Exchanged, Session, SessionError};
-use diag::facts::{NodeFacts, NodeId, Roster};
+use diag::check::{CheckName, Scope};
+use diag::facts::{Engine, NodeFacts, NodeId, Roster};
+use diag::gpu_facts::{Quiet, bounded, other_traffic};
 use diag::judge::Suite;
 use diag::measurement::{CheckError, ErrorKind, Measurement};
 use diag::plan::Settled;
@@ -15,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::checks::{self, Context, Support};
 use crate::history::Past;
+use crate::traffic;
 use crate::watch::{Stop, Stopping};
 use crate::worker_client::Worker;
 
@@ -61,20 +65,24 @@ struct Place {
     roster: Roster,
 }
 
-/// Runs the suite. `seen` is called with all results after each round.
+/// Runs the suite. `seen` is called before each round with all results and the check that is next; `None`: there is none.
 pub async fn run(
     bench: &mut Bench<'_>,
     session: &mut Session,
     stopping: &mut Stopping,
-    mut seen: impl FnMut(&Session, &[RoundResult]),
+    mut seen: impl FnMut(&Session, &[RoundResult], Option<CheckName>),
 ) -> (Vec<RoundResult>, Ended) {
     let mut results: Vec<RoundResult> = Vec::new();
     let mut settled = Settled::default();
     loop {
         let round = match settled.next(bench.suite, session.roster(), &results) {
-            Step::Finished => return (results, Ended::Finished),
+            Step::Finished => {
+                seen(session, &results, None);
+                return (results, Ended::Finished);
+            }
             Step::Measure(round) => round,
         };
+        seen(session, &results, Some(round.check));
         let limit = Instant::now() + checks::round_limit(bench.policy, round.check) + ANSWER_SLACK;
         let limit = limit.min(bench.deadline - BEFORE_DEADLINE);
         let place = Place { me: session.me(), roster: session.roster().clone() };
@@ -90,10 +98,7 @@ pub async fn run(
             stop = stopping.stopped() => return (results, Ended::Stopped(stop)),
         };
         match answers {
-            Ok(answers) => {
-                results.push(result(round, answers));
-                seen(session, &results);
-            }
+            Ok(answers) => results.push(result(round, answers)),
             Err(error) => return (results, Ended::Session(error)),
         }
     }
@@ -145,14 +150,21 @@ async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Ins
         now: &Timestamp::now,
         parts: Vec::new(),
     };
-    match check.run(&mut context).await {
+    let ports = between_gpus(bench.suite, round.check);
+    let before = if ports { traffic::quiet(Path::new("/")).await } else { None };
+    let measured = check.run(&mut context).await.map(finite);
+    let parts = context.parts;
+    let after = if before.is_some() { traffic::quiet(Path::new("/")).await } else { None };
+    match measured {
         Ok(numbers) => match numbers.iter().find(|one| !one.value.is_finite()) {
             // JSON has no such number: it would not reach the others.
             Some(broken) => error(ErrorKind::Worker, format!("{}: measured {}", round.check, broken.value)),
             None => {
-                let mut numbers = finite(numbers);
+                let mut numbers = match before.zip(after) {
+                    Some((before, after)) => with_traffic(bench, place, numbers, (&before, &after)),
+                    None => numbers,
+                };
                 bench.past.compare(&place.roster, &mut numbers);
-                let parts = context.parts;
                 Some(match parts.is_empty() {
                     true => NodeOutcome::Measured(numbers),
                     false => NodeOutcome::Partly { numbers, parts },
@@ -167,6 +179,27 @@ async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Ins
             Some(NodeOutcome::Error(error))
         }
     }
+}
+
+/// Whether a check sends anything over the ports of GPUs: only then other traffic there is looked for.
+fn between_gpus(suite: &Suite, check: CheckName) -> bool {
+    suite.engine == Engine::Cuda && check.spec().scope != Scope::Node
+}
+
+/// Tells with one of the numbers which ports carry other traffic.
+fn with_traffic(
+    bench: &Bench<'_>,
+    place: &Place,
+    mut numbers: Vec<Measurement>,
+    (before, after): (&Quiet, &Quiet),
+) -> Vec<Measurement> {
+    let me = (place.me, place.roster.name(place.me));
+    let named = &bench.suite.hardware.rdma;
+    let facts = other_traffic(me, &bench.facts.known.compared, named, before, after);
+    if let Some(first) = numbers.first_mut() {
+        first.facts.extend(bounded(facts));
+    }
+    numbers
 }
 
 fn finite(mut numbers: Vec<Measurement>) -> Vec<Measurement> {

@@ -15,6 +15,7 @@ use diag::gpu_facts::Known;
 use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, Subject};
 use diag::policy::Policy;
 use diag::round::{Mode, Purpose, Round};
+use diag::topology::Leaves;
 use jiff::Timestamp;
 use prolog::checks::{self, Context};
 use prolog::worker_client::Worker;
@@ -41,7 +42,10 @@ struct Job {
 
 impl Job {
     async fn start(nodes: u32) -> Self {
-        let mut job = Self { workers: Vec::new(), roster: Roster { nodes: Vec::new(), leader: 0 } };
+        let mut job = Self {
+            workers: Vec::new(),
+            roster: Roster { nodes: Vec::new(), leader: 0, leaves: Leaves::default() },
+        };
         for node in 0..nodes {
             let (worker, rank_ports) = joined(node, 2).await;
             job.workers.push(worker);

@@ -281,7 +281,7 @@ async fn told(machine: &Machine, name: CheckName) -> Vec<Finding> {
     };
     let joined = Some(Joined { facts, seen_address: LOCAL });
     let entry = RosterEntry { name: "n1".into(), joined, absent_because: None };
-    let roster = Roster { nodes: vec![entry], leader: 0 };
+    let roster = Roster { nodes: vec![entry], leader: 0, leaves: diag::topology::Leaves::default() };
     let round =
         Round { index: 0, check: name, purpose: Purpose::First, mode: Mode::Full, groups: vec![vec![0]] };
     let policy = Policy::parse("[cuda]\nseconds_per_check = 0.1\nstart_s = 20\n").unwrap();

@@ -17,6 +17,7 @@ use diag::gpu_facts::ids::GpuId;
 use diag::gpu_facts::reading::NodeReading;
 use diag::gpu_facts::{FactKind, Known, Needs};
 use diag::judge::{Hardware, Suite};
+use diag::topology::Leaves;
 use diag::verdict::Outcome;
 use prolog::protocol::Look;
 use prolog::worker_client::Worker;
@@ -135,7 +136,8 @@ fn outcome(nodes: Vec<Known>) -> (Outcome, Vec<String>) {
         let seen_address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         RosterEntry { name: "n1".into(), joined: Some(Joined { facts, seen_address }), absent_because: None }
     };
-    let roster = Roster { nodes: nodes.into_iter().map(entry).collect(), leader: 0 };
+    let roster =
+        Roster { nodes: nodes.into_iter().map(entry).collect(), leader: 0, leaves: Leaves::default() };
     let suite = Suite {
         checks: Vec::new(),
         unbuilt: Vec::new(),

@@ -140,3 +140,41 @@ fn a_node_that_loses_packets_is_named() {
         cluster.undrain().unwrap();
     }
 }
+
+// Slurm's topology.conf says who is below which leaf switch; nothing in the cluster itself need use it.
+#[test]
+fn a_leaf_switch_is_named_instead_of_its_nodes_and_a_lone_node_is_not_drained() {
+    let _machine = serial().unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(6), "").unwrap();
+    let wiring = "SwitchName=s1 Nodes=n[1-3]\nSwitchName=s2 Nodes=n[4-5]\nSwitchName=s3 Nodes=n6\nSwitchName=top Switches=s[1-3]\n";
+    std::fs::write(cluster.base().join("etc/slurm/topology.conf"), wiring).unwrap();
+
+    // Both nodes below s2 are slow with everybody: one switch, not two nodes.
+    let faults = ["n4", "n5"].map(|node| cluster.rate(node, SLOW_KBIT).unwrap());
+    let told = cluster.told(["-N6", PAIRS]).unwrap();
+    println!("{told}");
+    drop(faults);
+    assert_eq!((told.outcome(), told.started()), ("FAIL", false), "{told}");
+    assert_eq!(told.items("FAIL"), [["all_reduce_2", "switch", "s2"]], "{told}");
+    assert!(told.drained.is_empty() && told.items("SUSPECT").is_empty(), "{told}");
+
+    // What is slow with n6 may as well be s3.
+    let fault = cluster.rate("n6", SLOW_KBIT).unwrap();
+    let told = cluster.told(["-N6", PAIRS]).unwrap();
+    println!("{told}");
+    fault.undo().unwrap();
+    assert_nobody_drained_and_started(&told, "SUSPECT");
+    assert_eq!(told.items("SUSPECT"), [["all_reduce_2", "node", "n6"]], "{told}");
+    assert!(told.message("SUSPECT").contains("n6 or switch s3: "), "{told}");
+
+    // A node with others below its leaf is named as ever; a file with mistakes is as none.
+    for (wiring, node) in [(wiring, "n2"), ("SwitchName=s1 Nodes=n[1-\n", "n6")] {
+        std::fs::write(cluster.base().join("etc/slurm/topology.conf"), wiring).unwrap();
+        let fault = cluster.rate(node, SLOW_KBIT).unwrap();
+        let told = cluster.told(["-N6", PAIRS]).unwrap();
+        println!("{told}");
+        fault.undo().unwrap();
+        assert_culprits(&cluster, &told, "all_reduce_2", &[node]);
+        cluster.undrain().unwrap();
+    }
+}

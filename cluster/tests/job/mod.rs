@@ -48,6 +48,7 @@ impl Job {
             me,
             addresses: BTreeMap::from([(0, HOME), (1, HOME)]),
             ports: self.first_port..=self.first_port + 15,
+            leaves: diag::topology::Leaves::default(),
             join_window: self.window,
             auth: Authenticator::KeyFile(SiteKey::from_secret(&[7; 64])),
             log: LogSink::new(move |line| lines.lock().unwrap().push(line.to_owned())),

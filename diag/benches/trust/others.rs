@@ -179,7 +179,8 @@ pub fn table() {
                 let (size, place, class, left) = cases[at];
                 let healthy = job(size, u64::from(place));
                 let Some(class) = class else { return judged(&rule(&healthy), &BTreeSet::new()) };
-                judged(&rule(&class.at(healthy, place, left)), &class.culprits(size, place))
+                let culprits = class.culprits(&healthy, place);
+                judged(&rule(&class.at(healthy, place, left)), &culprits)
             });
             let of = |judged: Judged| results.iter().filter(|one| **one == judged).count();
             format!("{}, {}, {}", of(Judged::Right), of(Judged::Undecided), of(Judged::Wrong))

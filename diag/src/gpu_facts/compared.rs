@@ -64,6 +64,9 @@ pub struct Port {
     pub physical: Option<String>,
     /// Whether programs can open its device.
     pub verbs: bool,
+    /// Gbit/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_gbit_s: Option<u32>,
 }
 
 impl Port {
@@ -83,6 +86,7 @@ impl From<&NodeReading> for Compared {
                 state: port.state.as_deref().map(short),
                 physical: port.physical_state.as_deref().map(short),
                 verbs: device.verbs,
+                rate_gbit_s: port.rate_gbit_s.and_then(whole),
             })
         });
         let alone = |one: &&PciDevice| one.class >> 16 == CLASS_NETWORK && one.driver.is_none();
@@ -113,6 +117,15 @@ fn links(gpu: &GpuReading) -> Option<Links> {
     let (up, down) = (bits(true), bits(false));
     let model = short(gpu.device.name.as_deref().unwrap_or_default());
     (gpu.lost.is_none() && up | down != 0).then(|| Links { gpu: number(&gpu.device), model, up, down })
+}
+
+/// A rate in whole Gbit/s; `None` where it is none.
+fn whole(rate: f64) -> Option<u32> {
+    /// Far above any port that there is.
+    const MOST: u32 = 100_000;
+    // Counting by the text avoids a float-to-integer cast.
+    let rate: u32 = format!("{rate:.0}").parse().ok()?;
+    (1..=MOST).contains(&rate).then_some(rate)
 }
 
 fn short(text: impl AsRef<str>) -> String {

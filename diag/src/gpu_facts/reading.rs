@@ -133,6 +133,17 @@ pub struct RdmaPort {
     pub downs: Option<u64>,
 }
 
+/// What a port of an RDMA device has sent and received.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// The device's name on this node.
+    pub device: String,
+    /// The port's number, from 1.
+    pub port: u32,
+    /// Bytes, both ways together.
+    pub bytes: u64,
+}
+
 /// One network interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetDevice {

@@ -12,11 +12,12 @@ use diag::job::JobView;
 use diag::measurement::Subject;
 use diag::policy::Policy;
 use diag::request::FailAction::{self, Drain, Requeue, Retain};
+use diag::topology::Leaves;
 use diag::verdict::{FaultClass, Finding as Item, Outcome, Status};
 
 fn roster() -> Roster {
     let entry = |name: &str| RosterEntry { name: name.into(), joined: None, absent_because: None };
-    Roster { nodes: ["n1", "n2", "n3", "n4"].map(entry).into(), leader: 0 }
+    Roster { nodes: ["n1", "n2", "n3", "n4"].map(entry).into(), leader: 0, leaves: Leaves::default() }
 }
 
 fn batch() -> JobView {

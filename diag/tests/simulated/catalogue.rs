@@ -32,6 +32,8 @@ pub enum Class {
     Network,
     Link,
     Leaf,
+    /// Told from other faults only where the leaves are known: not among [`ALL`].
+    Uplinks,
     Spine,
     Intermittent,
     Begins,
@@ -77,6 +79,7 @@ impl Class {
             Self::Network => "all ports of a node half as fast",
             Self::Link => "what lies between two neighbours half as fast",
             Self::Leaf => "a whole leaf switch half as fast",
+            Self::Uplinks => "all uplinks of a leaf switch a fifth as fast",
             Self::Spine => "a spine switch half as fast",
             Self::Intermittent => "GPU half as fast in half of the rounds",
             Self::Begins => "all ports of a node half as fast from the fifth round on",
@@ -87,7 +90,7 @@ impl Class {
 
     /// Whether a fault of one node, which can be at any other node as well.
     pub fn is_of_a_node(self) -> bool {
-        !matches!(self, Self::Link | Self::Leaf | Self::Spine)
+        !matches!(self, Self::Link | Self::Leaf | Self::Uplinks | Self::Spine)
     }
 
     /// The job with the fault at this place.
@@ -105,6 +108,7 @@ impl Class {
             Self::Network => always(Fault::Network { node, left }),
             Self::Link => always(Fault::Link { a: node, b: (node + 1) % job.size, left }),
             Self::Leaf => always(Fault::Leaf { leaf: machine.leaf(node), left }),
+            Self::Uplinks => always(Fault::Uplinks { leaf: machine.leaf(node), left }),
             Self::Spine => always(Fault::Spine { spine: node % machine.spines, left }),
             Self::Intermittent => Some((Fault::Gpu { node, gpu, left }, When::Share(0.5))),
             Self::Begins => Some((Fault::Network { node, left }, When::From(4))),
@@ -122,13 +126,15 @@ impl Class {
     }
 
     /// The nodes that a right verdict drains.
-    pub fn culprits(self, size: u32, node: NodeId) -> BTreeSet<NodeId> {
-        let machine = Machine::H200;
+    pub fn culprits(self, job: &Job, node: NodeId) -> BTreeSet<NodeId> {
+        let (machine, size) = (job.machine, job.size);
+        let below = (0..size).filter(|one| machine.leaf(*one) == machine.leaf(node));
+        let alone = below.count() == 1 && size > 1;
         match self {
-            // The job's only node below it: leaf switch and port of the leaf are one to it.
-            Self::Leaf if (0..size).filter(|one| machine.leaf(*one) == machine.leaf(node)).count() == 1 => {
-                [node].into()
-            }
+            // The job's only node below it: leaf switch and port of the leaf are one to it, and where the leaf is known of
+            // that is said.
+            Self::Leaf if alone && !job.topology => [node].into(),
+            Self::Port | Self::Network | Self::Begins if alone && job.topology => BTreeSet::new(),
             Self::SlowGpu | Self::WrongGpu | Self::NvLink | Self::SlowHost | Self::Intermittent => {
                 [node].into()
             }

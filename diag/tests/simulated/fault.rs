@@ -22,6 +22,8 @@ pub enum Fault {
     Network { node: NodeId, left: f64 },
     /// A leaf switch: all ports of all nodes below it.
     Leaf { leaf: u32, left: f64 },
+    /// What joins a leaf switch to the others: the ways that leave it.
+    Uplinks { leaf: u32, left: f64 },
     /// A spine switch: the ways that lead over it.
     Spine { spine: u32, left: f64 },
     /// What lies between two nodes only.
@@ -98,6 +100,9 @@ impl Now {
             Fault::Rail { node, rail, left } if here(node) && on == Some(rail) => Some(left),
             Fault::Network { node, left } if here(node) => Some(left),
             Fault::Leaf { leaf, left } if machine.leaf(a) == leaf || machine.leaf(b) == leaf => Some(left),
+            Fault::Uplinks { leaf, left } if (machine.leaf(a) == leaf) != (machine.leaf(b) == leaf) => {
+                Some(left)
+            }
             Fault::Spine { spine, left } if machine.spine(a, b, on.unwrap_or(0)) == Some(spine) => Some(left),
             Fault::Link { a: one, b: other, left } if here(one) && here(other) => Some(left),
             _ => None,

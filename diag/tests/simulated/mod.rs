@@ -26,6 +26,7 @@ use diag::plan::Settled;
 use diag::policy::Policy;
 use diag::request::FailAction;
 use diag::round::{Mode, NodeOutcome, Round, RoundResult, Step};
+use diag::topology::{Leaves, parse_conf};
 use diag::verdict::Verdict;
 use fault::{Fault, Now, When};
 use machine::Machine;
@@ -40,6 +41,8 @@ pub struct Job {
     pub size: u32,
     pub machine: Machine,
     pub noise: Noise,
+    /// Whether Slurm knows who is below which leaf switch.
+    pub topology: bool,
     /// What is broken, and when it shows.
     pub faults: Vec<(Fault, When)>,
     /// Nodes that are lost from a round of the suite on.
@@ -107,6 +110,7 @@ impl Job {
             size,
             machine,
             noise,
+            topology: false,
             faults: Vec::new(),
             lost_from: BTreeMap::new(),
             slow_network: BTreeSet::new(),
@@ -184,7 +188,28 @@ impl Job {
                 absent_because: self.absent.contains(&node).then(|| "did not join within 10 s".into()),
             })
             .collect();
-        Roster { nodes, leader: 0 }
+        Roster { nodes, leader: 0, leaves: self.leaves() }
+    }
+
+    /// What topology.conf says: leaf 0 is `leaf0`.
+    fn leaves(&self) -> Leaves {
+        if !self.topology {
+            return Leaves::default();
+        }
+        let mut conf = String::new();
+        for leaf in 0..=self.machine.leaf(self.size - 1) {
+            let below = (0..self.size).filter(|node| self.machine.leaf(*node) == leaf);
+            let names: Vec<String> = below.map(|node| format!("n{}", node + 1)).collect();
+            conf.push_str(&format!("SwitchName=leaf{leaf} Nodes={}\n", names.join(",")));
+        }
+        let nodes: Vec<String> = (1..=self.size).map(|node| format!("n{node}")).collect();
+        parse_conf(&conf).unwrap().of_job(&nodes)
+    }
+
+    /// The same job where Slurm knows who is below which leaf switch.
+    #[must_use]
+    pub fn with_topology(self) -> Self {
+        Self { topology: true, ..self }
     }
 
     /// The checks by the limits of the machine, on the nodes that met.

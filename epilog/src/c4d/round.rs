@@ -17,6 +17,7 @@ use diag::facts::{NodeId, Roster, RosterEntry};
 use diag::job::JobView;
 use diag::policy::{Actions, Policy};
 use diag::request::FailAction;
+use diag::topology::Leaves;
 use diag::verdict::{Finding as Item, Outcome};
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -51,7 +52,11 @@ impl Case {
         let (job_id, restart) = (order.job.job_id, order.job.restart);
         Self {
             me: order.me,
-            roster: Roster { nodes: order.nodes.iter().map(entry).collect(), leader: 0 },
+            roster: Roster {
+                nodes: order.nodes.iter().map(entry).collect(),
+                leader: 0,
+                leaves: Leaves::default(),
+            },
             run: ThisRun { ending: true, ..ThisRun::starting(job_id, restart, &order.nodes, policy.budget) },
             fail_action: order.fail_action,
             actions: policy.actions.clone(),

@@ -21,7 +21,7 @@ use diag::gpu_facts::ids::pci_address;
 use diag::gpu_facts::reading::{MachineReading, PciePath};
 
 pub use net::net_devices;
-pub use nics::nics;
+pub use nics::{moved, nics};
 pub use nvidia::gpus;
 pub use pcie::{pci_devices, pcie_path};
 pub use process::process_owner;

@@ -1,5 +1,6 @@
 //! Ports of RDMA devices and what they count, for a watch while a job runs. It reads numbers and compares nothing.
 
+use diag::gpu_facts::reading::Moved;
 use diag::health::nic::{COUNTERS, MOST_PORTS};
 use diag::health::reading::NicReading;
 
@@ -8,6 +9,24 @@ use super::{Root, names, number, pci_function};
 
 /// The port's counters of data are in words of four bytes.
 const WORD_BYTES: u64 = 4;
+
+/// What the ports have moved, and nothing else of them: other counters of a device take much longer to read.
+#[must_use]
+pub fn moved(root: &Root) -> Vec<Moved> {
+    let class = root.path("sys/class/infiniband");
+    let mut ports = Vec::new();
+    for device in names(&class) {
+        let folder = class.join(&device).join("ports");
+        for port in names(&folder).iter().filter_map(|name| name.parse().ok()).take(MOST_PORTS) {
+            let at = folder.join(u32::to_string(&port)).join("counters");
+            let words = |file: &str| number::<u64>(&at.join(file));
+            let Some(bytes) = words("port_xmit_data").zip(words("port_rcv_data")) else { continue };
+            let bytes = bytes.0.saturating_add(bytes.1).saturating_mul(WORD_BYTES);
+            ports.push(Moved { device: device.clone(), port, bytes });
+        }
+    }
+    ports
+}
 
 /// All ports, by device and number.
 #[must_use]
