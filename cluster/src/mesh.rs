@@ -4,7 +4,7 @@
 //! Between leader and deputy there may be two connections, one dialed from each side; messages are addressed to
 //! nodes and take whichever is alive. A node is gone when all of its connections are closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -83,6 +83,8 @@ pub(crate) struct Mesh {
     links: BTreeMap<NodeId, Vec<Link>>,
     keys: BTreeMap<NodeId, Zeroizing<[u8; 32]>>,
     inbox: mpsc::Receiver<Incoming>,
+    /// Nodes that are gone, and how much of what came before that is still in the inbox.
+    ends: VecDeque<(NodeId, usize)>,
     inbox_in: mpsc::Sender<Incoming>,
     /// The acceptor and the dialers.
     pub(crate) helpers: JoinSet<()>,
@@ -92,7 +94,15 @@ impl Mesh {
     pub(crate) fn new(id: Arc<Identity>) -> Self {
         // Every node may have a connection, an answer and an end under way at once, from both sides.
         let (inbox_in, inbox) = mpsc::channel(64 + 4 * id.nodes.len());
-        Self { id, links: BTreeMap::new(), keys: BTreeMap::new(), inbox, inbox_in, helpers: JoinSet::new() }
+        Self {
+            id,
+            links: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            inbox,
+            ends: VecDeque::new(),
+            inbox_in,
+            helpers: JoinSet::new(),
+        }
     }
 
     pub(crate) fn inbox(&self) -> mpsc::Sender<Incoming> {
@@ -161,9 +171,22 @@ impl Mesh {
         encode(message, payload).is_ok_and(|body| self.post(node, &body))
     }
 
-    /// The next that arrives, or `None` at the deadline.
+    /// The next that arrives, or `None` at the deadline. A node's end comes behind all that it sent: it may have two
+    /// connections, and the one that brought its last words need not be the one whose end is noticed first.
     pub(crate) async fn next(&mut self, deadline: Instant) -> Option<Incoming> {
-        tokio::time::timeout_at(deadline, self.inbox.recv()).await.ok().flatten()
+        loop {
+            if let Some((from, _)) = self.ends.pop_front_if(|(_, before)| *before == 0) {
+                return Some(Incoming::Closed { from });
+            }
+            let incoming = tokio::time::timeout_at(deadline, self.inbox.recv()).await.ok().flatten()?;
+            self.ends.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(1));
+            match incoming {
+                Incoming::Closed { from } if !self.alive(from) && !self.inbox.is_empty() => {
+                    self.ends.push_back((from, self.inbox.len()));
+                }
+                other => return Some(other),
+            }
+        }
     }
 
     /// Ends all connections to a node.

@@ -48,7 +48,7 @@ pub fn all(root: &Path) -> Vec<Named> {
 
 /// Whether the test needs a GPU: it lies in a folder of such tests, or its file asks whether it may use one.
 pub fn needs_gpu(path: &str, text: &str) -> bool {
-    path.contains("/gpu/") || text.contains("AIMASTER_GPU_TESTS")
+    path.starts_with("tests/tests/gpu/") || text.contains("AIMASTER_GPU_TESTS")
 }
 
 /// Files of Rust and scenarios, in order of their paths.
@@ -262,5 +262,6 @@ fn in_the_product_only_its_tests_show_anything() {
     assert_eq!(named, [("A01".to_owned(), By::Product), ("C01".to_owned(), By::Test("it".to_owned()))]);
     let bench = rust("x/benches/y.rs", "// D01.\nfn measure() {}\n");
     assert_eq!(bench[0].by, By::Test("measure".to_owned()));
-    assert!(!needs_gpu("x/tests/nvml.rs", text) && needs_gpu("tests/tests/gpu/site.rs", text));
+    assert!(needs_gpu("tests/tests/gpu/site.rs", text) && needs_gpu("x.rs", "AIMASTER_GPU_TESTS"));
+    assert!(!needs_gpu("x/tests/nvml.rs", text) && !needs_gpu("diag/src/health/gpu/tests.rs", text));
 }
