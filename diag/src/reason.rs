@@ -147,7 +147,7 @@ mod tests {
     }
 
     proptest! {
-        // C06: whatever was found is one line, and is known again.
+        // C06, C10: whatever was found is one line, and is known again, whatever the check was called then.
         #[test]
         fn every_reason_is_read_back(what in "(?s).{1,300}", job_id: u32, check_number: u32, words in "[a-z0-9 ]{0,30}") {
             for one in [
