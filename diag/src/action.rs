@@ -199,13 +199,16 @@ pub(crate) fn obstacle(case: Case<'_>, job: &JobView, exclude: &[String]) -> Opt
     }
 }
 
-/// Nodes that a requeue leaves out: those at fault, one of the two ends of a bad link, and those that are absent
-/// or were lost.
+/// Nodes that a requeue leaves out: those at fault, one of the two ends of a bad link, those that are absent or were
+/// lost, and those of which a part could not be measured.
 pub(crate) fn excluded(case: Case<'_>) -> Vec<String> {
     let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
     let named = case.verdict.findings.iter();
-    for finding in named.clone().filter(|one| matches!(one.subject, Subject::Node { .. })) {
-        if matches!(finding.status, Status::Fail | Status::Error) {
+    for finding in named.clone() {
+        let whole = matches!(finding.subject, Subject::Node { .. });
+        // One part of a node that could not be measured is a reason to go elsewhere too.
+        let of_one = finding.subject.ends().is_some_and(|(one, other)| one == other);
+        if whole && finding.status == Status::Fail || of_one && finding.status == Status::Error {
             nodes.extend(finding.subject.nodes());
         }
     }

@@ -325,7 +325,10 @@ pub fn printable(line: &str) -> String {
     line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The line of a phase, for live progress, with the first trouble of the worst kind; `None` if nothing of it is known.
+/// Most names in the line of a phase; the report has all.
+const MOST_NAMED: usize = 8;
+
+/// The line of a phase, for live progress, with who is in the worst kind of trouble; `None` if nothing of it is known.
 #[must_use]
 pub fn phase_line(verdict: &Verdict, phase: Phase) -> Option<String> {
     let mine: Vec<&Finding> = verdict.findings.iter().filter(|one| one.phase == phase).collect();
@@ -343,11 +346,16 @@ pub fn phase_line(verdict: &Verdict, phase: Phase) -> Option<String> {
         .map(|status| format!("{} {status}", count(status)))
         .collect();
     let detail = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
-    // Who it is can be acted on while the rest is measured.
-    let trouble = mine.iter().find(|one| one.status == worst && worst > Status::Skip);
-    let first = trouble.map_or_else(String::new, |one| format!(": {}", wording::brief(&one.message)));
+    // Who it is can be acted on while the rest is measured; what it is comes with the verdict.
+    let trouble = mine.iter().filter(|one| one.status == worst && worst > Status::Skip);
+    let mut names: Vec<&str> = trouble.filter_map(|one| Some(one.message.split_once(": ")?.0)).collect();
+    names.dedup();
+    let more = names.len().saturating_sub(MOST_NAMED);
+    names.truncate(MOST_NAMED);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let who = if names.is_empty() { String::new() } else { format!(": {}{more}", names.join(", ")) };
     Some(format!(
-        "{phase}: {worst} {}{detail}{first}",
+        "{phase}: {worst} {}{detail}{who}",
         wording::listed(&checks.iter().map(String::as_str).collect::<Vec<_>>())
     ))
 }

@@ -8,9 +8,10 @@ use diag::action::{Case, Decision, JobAction, decide};
 use diag::check::CheckName::{self, AllReduce2, GemmFlops, NetworkConnectivity};
 use diag::conclude::Caps;
 use diag::job::JobView;
+use diag::measurement::Subject;
 use diag::policy::{ControllerLost, Policy, Undecided};
 use diag::request::FailAction::{self, Drain, Fail, Requeue, Retain};
-use diag::verdict::Outcome;
+use diag::verdict::{Finding, Outcome, Status};
 use simulated::noise::Noise;
 use simulated::{Job, Run};
 
@@ -253,4 +254,27 @@ fn a_job_whose_requeues_cannot_be_counted_is_not_requeued() {
     let done = decision(&slow_third(), Some(&view), Requeue, &Policy::default());
     assert_eq!((done.job, done.drains.len()), (JobAction::End { cancel: false }, 1));
     assert!(done.notes[0].contains("imitates Slurm's output"), "{:?}", done.notes);
+}
+
+#[test]
+fn a_requeue_leaves_out_a_node_of_which_one_gpu_could_not_be_measured() {
+    let (job, policy, view) = (slow_third(), Policy::default(), batch());
+    let mut done = run(&job);
+    let fault = done.verdict.findings.iter().find(|one| one.status == Status::Fail).unwrap();
+    let unopened =
+        Finding { subject: Subject::Gpu { node: 3, index: 5 }, status: Status::Error, ..fault.clone() };
+    done.verdict.findings.push(unopened);
+    let done = decide(Case {
+        fail_action: Requeue,
+        site_checks: &BTreeSet::new(),
+        policy: &policy.actions,
+        job: Some(&view),
+        unread: false,
+        roster: &job.roster(),
+        verdict: &done.verdict,
+        job_id: 12,
+        check_number: 1,
+    });
+    assert_eq!(done.job, JobAction::Requeue { exclude: vec!["n3".into(), "n4".into()] });
+    assert_eq!(drained(&done), ["n3"]);
 }

@@ -81,7 +81,7 @@ pub use install::{Install, NODE_DIR, NODE_PLUGIN, target_dir};
 pub use process::{Output, Running, Stream};
 pub use procs::Process;
 pub use rustix::process::Signal;
-pub use serial::{Serial, among_themselves, serial, side_by_side};
+pub use serial::{Serial, serial, side_by_side};
 pub use shaping::{Block, Deny};
 pub use slurm::JobId;
 pub use slurm_version::SlurmVersion;

@@ -2,7 +2,6 @@
 //! those that wait most of their time may run beside each other.
 
 use std::fs::{File, OpenOptions};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -35,20 +34,6 @@ pub fn serial() -> Result<Serial> {
 /// See [`serial`].
 pub fn side_by_side() -> Result<Serial> {
     hold(FlockOperation::NonBlockingLockShared)
-}
-
-/// For tests of one program that wait most of their time, but need a quiet machine for the rest: they run beside each other
-/// and beside no other program's. It is held until the program ends.
-///
-/// # Errors
-/// See [`serial`].
-pub fn among_themselves() -> Result<()> {
-    static HELD: Mutex<Option<Serial>> = Mutex::new(None);
-    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-    if held.is_none() {
-        *held = Some(serial()?);
-    }
-    Ok(())
 }
 
 fn hold(how: FlockOperation) -> Result<Serial> {

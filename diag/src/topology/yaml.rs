@@ -4,6 +4,8 @@
 //! YAML as this file is written: maps and lists by indentation, lists in one line (`[4, 16]`), comments, quotes. Anchors, tags,
 //! maps in braces and texts of several lines are mistakes: nobody needs them here, and they are what hostile files are made of.
 
+use std::collections::BTreeSet;
+
 use super::{Draft, Form, LeafKind, Mistake, Mistakes, Topology, check_length};
 
 /// Maps and lists inside each other; the file needs six.
@@ -179,6 +181,7 @@ impl Reader<'_> {
 
     fn map(&mut self, indent: usize, depth: usize) -> What {
         let mut entries: Vec<(String, Node)> = Vec::new();
+        let mut keys = BTreeSet::new();
         while let Some(line) =
             self.lines.get(self.at).filter(|line| line.indent == indent && !is_item(&line.text))
         {
@@ -190,7 +193,7 @@ impl Reader<'_> {
                 continue;
             };
             self.at += 1;
-            if entries.iter().any(|(other, _)| *other == key) {
+            if !keys.insert(key.clone()) {
                 self.mistakes.add(number, format!("{key} stands twice"));
             }
             let node = if rest.is_empty() {

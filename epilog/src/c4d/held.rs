@@ -81,9 +81,10 @@ mod tests {
         let drain = event(999, Action::Drain, Turn::Worse);
         let over = event(0, Action::Drain, Turn::Ended);
         let news = many(MOST_OPEN as u32 - 1).chain([drain.clone(), over.clone()]).collect();
-        let told = held.tell(news, Instant::now());
+        let now = Instant::now();
+        let told = held.tell(news, now);
         assert_eq!((told.len(), &told[0]), (MAX_HEALTH, &drain));
         assert!(!told.contains(&over));
-        assert_eq!(held.tell(vec![event(5000, Action::Drain, Turn::Began)], Instant::now())[0], drain);
+        assert_eq!(held.tell(vec![event(5000, Action::Drain, Turn::Began)], now)[0], drain);
     }
 }

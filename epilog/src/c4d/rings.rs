@@ -37,10 +37,14 @@ const KERNEL_EVENTS: u64 = 1 << 6;
 const CLOCKS_US: u64 = 1_000;
 const CLOCKS_SHARE: u64 = 100;
 
-/// From so many operations on that would have run before they were called, what NCCL tells of a communicator's kernels is not
-/// believed: in CUDA graphs beside which the program makes collectives of the same communicator too, NCCL 2.28.9 tells each
-/// kernel's begin and end at once, with times of others.
+/// From so many operations on that would have run before they were called, and from such a part of the last ones, what NCCL tells of
+/// a communicator's kernels is not believed: in CUDA graphs beside which the program makes collectives of the same
+/// communicator too, NCCL 2.28.9 tells each kernel's begin and end at once, with times of others.
 const IMPOSSIBLE: u32 = 3;
+const IMPOSSIBLE_OF: u32 = 4;
+
+/// How many operations are the last ones: from there on the older ones count half.
+const LAST_OPS: u32 = 64;
 
 /// What the plugin counts where it could not tell of an operation that happened. The others count what did not happen, or only what
 /// an operation waited for.
@@ -71,7 +75,8 @@ struct Seen {
     peers: Peers,
     waits: Waits,
     samples: Vec<Sample>,
-    /// Operations that would have run before they were called.
+    /// Of the last operations with times: all, and those that would have run before they were called.
+    timed: u32,
     impossible: u32,
 }
 
@@ -264,6 +269,7 @@ impl Seen {
             peers: Peers::default(),
             waits: Waits::default(),
             samples: Vec::new(),
+            timed: 0,
             impossible: 0,
         }
     }
@@ -319,9 +325,12 @@ impl Seen {
                 let ns = gpu_stop_ns.checked_sub(*gpu_start_ns).filter(|_| *gpu_start_ns > 0);
                 let known_us = u64::from(*wait_us) + u64::from(*run_us);
                 let most_us = known_us + known_us / CLOCKS_SHARE + CLOCKS_US;
-                if ns.is_some_and(|ns| ns / 1000 > most_us) {
-                    self.impossible = self.impossible.saturating_add(1);
-                    return true;
+                if let Some(ns) = ns {
+                    let impossible = ns / 1000 > most_us;
+                    self.timed(impossible);
+                    if impossible {
+                        return true;
+                    }
                 }
                 let kernel_us = ns.and_then(|ns| u32::try_from(ns / 1000).ok());
                 self.samples.extend(kernel_us.map(|kernel_us| Sample {
@@ -343,7 +352,16 @@ impl Seen {
 
     /// Whether begin and end of its kernels are what they seem.
     fn is_believed(&self) -> bool {
-        self.impossible < IMPOSSIBLE
+        self.impossible < IMPOSSIBLE || self.impossible * IMPOSSIBLE_OF < self.timed
+    }
+
+    fn timed(&mut self, impossible: bool) {
+        self.timed += 1;
+        self.impossible += u32::from(impossible);
+        if self.timed >= LAST_OPS {
+            self.timed /= 2;
+            self.impossible /= 2;
+        }
     }
 
     /// Operations that ended, of those that every rank picks.
