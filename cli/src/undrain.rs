@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cluster::events::Events;
 use cluster::slurm::scontrol::Scontrol;
+use cluster::slurm::show::NodePlace;
 use diag::action::undrain::{Drained, one_node_can_tell, ours, passed};
 use diag::hostlist::expand;
 use diag::job::NodeView;
@@ -120,7 +121,7 @@ impl Work<'_> {
         let node = view.name.as_str();
         let drained = ours(view)?;
         let shown = match report {
-            Some(report) => passed(report, node, &drained)?,
+            Some(report) => passed(report, node, &drained, self.place(node).await?.gpus)?,
             None if !self.arguments.check => "if --after-pass or --check shows that it is fine".to_owned(),
             None => {
                 one_node_can_tell(&drained)?;
@@ -129,7 +130,7 @@ impl Work<'_> {
                     return Ok("if its checks pass".to_owned());
                 }
                 let report = evidence::of_check(node, gpus, self.arguments, (self.policy_file, self.policy));
-                passed(&report.await?, node, &drained)?
+                passed(&report.await?, node, &drained, gpus)?
             }
         };
         if self.arguments.dry_run {
@@ -147,11 +148,15 @@ impl Work<'_> {
         Ok(shown)
     }
 
+    async fn place(&self, node: &str) -> Result<NodePlace, String> {
+        let place = self.scontrol.node_place(node, Instant::now() + CALLS).await;
+        place.map_err(|error| format!("can't ask Slurm: {}", cluster::chain(&error)))
+    }
+
     /// Whether the node is this machine, and is free; how many GPUs Slurm says it has.
     async fn here(&self, node: &str) -> Result<u32, String> {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let place = self.scontrol.node_place(node, Instant::now() + CALLS).await;
-        let place = place.map_err(|error| format!("can't ask Slurm: {}", cluster::chain(&error)))?;
+        let place = self.place(node).await?;
         let short = |name: &str| name.trim().split('.').next().unwrap_or_default().to_owned();
         if short(&host) != short(&place.host) {
             return Err(format!(

@@ -17,18 +17,23 @@ const OURS: &str = "aimaster: gemm_flops n2 5<10TFLOP/s job=5 n=1";
 
 fn node(name: &str, state: &str, reason: &str, at: &str) -> String {
     let reason = if reason.is_empty() { String::new() } else { format!("   Reason={reason} [root@{at}]\n") };
-    format!("NodeName={name} Arch=x86_64\n   State={state} ThreadsPerCore=1\n{reason}\n")
+    // In its place stands what the drain wrote.
+    let comment = if reason.contains(OURS) { "   Comment=@C@\n" } else { "" };
+    format!("NodeName={name} Arch=x86_64\n   State={state} ThreadsPerCore=1\n{comment}{reason}\n")
 }
 
 fn healthy(names: &[&str]) -> String {
     names.iter().map(|name| node(name, "ALLOCATED", "", "")).collect()
 }
 
-/// A scontrol that shows `before` until something is drained, then `after`.
+/// A scontrol that shows `before` until something is drained, then `after`. The file `lost` is what happens in place of
+/// the first call that it names.
 fn slurm(before: &str, after: &str) -> Fake {
     let fake = Fake::new(
-        "echo \"$@\" >> $D/calls\ncase \"$1 $2\" in\n\"show job\") cat $D/job;;\n\"show node\") cat $D/node;;\n\
-         *) case \"$*\" in *State=DRAIN*) cp $D/after $D/node;; esac;;\nesac",
+        "echo \"$@\" >> $D/calls\nif [ -e $D/lost ]; then . $D/lost; fi\n\
+         drained() { c=$(printf '%s' \"$*\" | sed -n 's/.* Comment=//p'); sed \"s|@C@|$c|\" $D/after > $D/node; }\n\
+         case \"$1 $2\" in\n\"show job\") cat $D/job;;\n\"show node\") cat $D/node;;\n\
+         *) case \"$*\" in *State=DRAIN*) drained \"$@\"; touch $D/drained;; esac;;\nesac",
     );
     fake.put("job", &record("JobId=5 JobName=x", "RUNNING", 0, "n[1-2]", ""));
     fake.put("node", before);
@@ -118,13 +123,97 @@ async fn without_a_look_nothing_is_drained_and_without_a_second_one_nothing_is_g
     assert_eq!(updates(&fake).len(), 1);
 }
 
+/// Another job's drain, which was first; ours of n2 beside it.
+fn full() -> String {
+    node("n1", "IDLE+DRAIN", "aimaster: y job=6 n=1", "2026-11-29T15:00:00")
+        + &node("n2", "ALLOCATED+DRAIN", OURS, "2026-11-29T15:00:01")
+}
+
+fn requeue() -> Step {
+    Step::Requeue { exclude: vec!["n2".into()], nice: None }
+}
+
+// The time that is left when the checks used up theirs.
 #[tokio::test]
-async fn a_deadline_that_is_near_leaves_time_to_give_back() {
-    let other = node("n1", "IDLE+DRAIN", "aimaster: y job=6 n=1", "2026-11-29T15:00:00");
-    let after = other + &node("n2", "ALLOCATED+DRAIN", OURS, "2026-11-29T15:00:01");
-    let fake = slurm(&healthy(&["n1", "n2"]), &after);
+async fn a_deadline_that_is_near_leaves_time_to_give_back_and_to_the_job() {
+    const NEAR: Duration = Duration::from_secs(2);
+    let fake = slurm(&healthy(&["n1", "n2"]), &full());
     let begin = Instant::now();
-    apply(&fake.scontrol(), &this_run(1), &[drain()], begin + Duration::from_millis(1000)).await;
-    assert!(begin.elapsed() < Duration::from_millis(1100), "{:?}", begin.elapsed());
+    let applied = apply(&fake.scontrol(), &this_run(1), &[drain(), requeue()], begin + NEAR).await;
+    assert!(begin.elapsed() < NEAR + Duration::from_millis(200), "{:?}", begin.elapsed());
     assert_eq!(updates(&fake).len(), 2, "{:?}", fake.calls());
+    assert!(applied.outcomes[1].result.is_ok() && !applied.controller_lost, "{applied:?}");
+
+    // A second look that hangs takes half of it at most.
+    let fake = slurm(&healthy(&["n1", "n2"]), &full());
+    std::fs::rename(fake.path("sinfo"), fake.path("answers")).unwrap();
+    let folder = fake.folder.path().display();
+    fake.program(
+        "sinfo",
+        &format!("if [ -e {folder}/drained ]; then exec sleep 30; fi\nexec {folder}/answers"),
+    );
+    let applied = apply(&fake.scontrol(), &this_run(1), &[drain(), requeue()], Instant::now() + NEAR).await;
+    let results: Vec<bool> = applied.outcomes.iter().map(|one| one.result.is_ok()).collect();
+    assert_eq!(results, [true, true], "{applied:?}");
+    assert!(!applied.controller_lost && applied.withheld.is_empty());
+    assert_eq!(updates(&fake).len(), 1, "{:?}", fake.calls());
+}
+
+/// In place of a call: this is done, and the caller hears nothing of it.
+fn lose(fake: &Fake, call: &str, meanwhile: &str) {
+    let lost = format!(
+        "case \"$*\" in *State={call}*) mv $D/lost $D/was; {meanwhile}\n\
+         echo 'slurm_update error: Socket timed out on send/recv operation' >&2; exit 1;; esac"
+    );
+    fake.put("lost", &lost);
+}
+
+// C05, C11: after a call that was lost an admin may have been there.
+#[tokio::test]
+async fn a_drain_that_was_lost_is_tried_again_only_after_a_new_look() {
+    let ours = healthy(&["n1"]) + &node("n2", "ALLOCATED+DRAIN", OURS, "2026-11-29T15:00:01");
+    let admin = healthy(&["n1"]) + &node("n2", "ALLOCATED+DRAIN", "fan 3 is loud", "2026-11-29T15:00:01");
+    let effect = "c=$(printf '%s' \"$*\" | sed -n 's/.* Comment=//p'); sed \"s|@C@|$c|\" $D/after > $D/node";
+    for (meanwhile, drains, done) in [("true", 2, true), (effect, 1, true), ("cp $D/admin $D/node", 1, false)]
+    {
+        let fake = slurm(&healthy(&["n1", "n2"]), &ours);
+        fake.put("admin", &admin);
+        lose(&fake, "DRAIN", meanwhile);
+        let applied = apply(&fake.scontrol(), &this_run(9), &[drain()], later()).await;
+        assert_eq!(updates(&fake).len(), drains, "{meanwhile}: {:?}", fake.calls());
+        assert_eq!(applied.outcomes[0].result.is_ok(), done, "{meanwhile}: {applied:?}");
+        assert!(!applied.controller_lost);
+    }
+    // It ends, and then the controller was not there for it.
+    let fake = slurm(&healthy(&["n1", "n2"]), &ours);
+    fake.put(
+        "lost",
+        "case \"$*\" in *State=DRAIN*) echo 'Unable to contact slurm controller' >&2; exit 1;; esac",
+    );
+    let applied = apply(&fake.scontrol(), &this_run(9), &[drain()], later()).await;
+    assert_eq!(updates(&fake).len(), 3, "{:?}", fake.calls());
+    assert!(applied.controller_lost && applied.outcomes[0].result.is_err(), "{applied:?}");
+}
+
+// C05, C11.
+#[tokio::test]
+async fn a_node_is_given_back_again_only_if_it_is_still_as_it_was_drained() {
+    let idle = full().replace("ALLOCATED+DRAIN", "ALLOCATED");
+    for (meanwhile, undrains, given) in [
+        ("true", 2, true),
+        ("cp $D/idle $D/node", 1, true),
+        ("sed -i 's/n2 5<10TFLOP/n2 ask Bob 5<10TFLOP/' $D/node", 1, false),
+        ("sed -i 's/Comment=/Comment=ask Bob /' $D/node", 1, false),
+    ] {
+        let fake = slurm(&healthy(&["n1", "n2"]), &full());
+        fake.put("idle", &idle);
+        lose(&fake, "UNDRAIN", meanwhile);
+        let applied = apply(&fake.scontrol(), &this_run(1), &[drain()], later()).await;
+        let calls = updates(&fake);
+        let undrained = calls.iter().filter(|call| call.contains("State=UNDRAIN")).count();
+        assert_eq!((calls.len(), undrained), (1 + undrains, undrains), "{meanwhile}: {:?}", fake.calls());
+        assert_eq!(applied.outcomes[0].result.is_err(), given, "{meanwhile}: {applied:?}");
+        assert_eq!(kinds(&applied).len(), usize::from(given));
+        assert!(!applied.controller_lost);
+    }
 }

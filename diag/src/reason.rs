@@ -53,6 +53,20 @@ impl Ours {
         self.what.split(' ').next().unwrap_or_default()
     }
 
+    /// What of this node was at fault, such as `gpu2` or `rail3`; `None`: the node as a whole, or it is told in words only.
+    #[must_use]
+    pub fn part(&self, node: &str) -> Option<&str> {
+        let subject = self.what.split(' ').nth(1)?;
+        subject.strip_suffix(':').unwrap_or(subject).strip_prefix(node)?.strip_prefix('/')
+    }
+
+    /// Whether the running program's communication told it, and not what the hardware itself shows: `c4d straggler: ...`,
+    /// but not `c4d hardware: ...`.
+    #[must_use]
+    pub fn is_of_communication(&self) -> bool {
+        self.check() == "c4d" && self.what.split(' ').nth(1) != Some("hardware:")
+    }
+
     fn tail(&self) -> String {
         format!(" job={} n={}", self.job_id, self.check_number)
     }
@@ -129,6 +143,24 @@ mod tests {
         ] {
             assert_eq!(Ours::parse(other), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn the_part_is_the_one_of_the_node_itself() {
+        for (what, part) in [
+            ("gemm_flops n2/gpu2 5<10TFLOP/s", Some("gpu2")),
+            ("multi_all_reduce_2 n2/rail3 1<2GB/s", Some("rail3")),
+            ("hardware n2/gpu1: fell off the bus", Some("gpu1")),
+            ("gemm_flops n2 5<10TFLOP/s", None),
+            ("gemm_flops n22/gpu2 5<10TFLOP/s", None),
+            ("hardware n2 GPU 1: it can't be opened", None),
+            ("gemm_flops", None),
+        ] {
+            assert_eq!(ours(what).part("n2"), part, "{what}");
+        }
+        assert!(ours("c4d straggler: rank 3 is late").is_of_communication());
+        assert!(!ours("c4d hardware: n2: GPU 1 is lost").is_of_communication());
+        assert!(!ours("gemm_flops hardware").is_of_communication());
     }
 
     #[test]

@@ -23,7 +23,8 @@ impl Stage {
         stage.put("row", &format!("main\u{1f}n2\u{1f}{state}\u{1f}{at}\u{1f}(null)\u{1f}{reason}\u{1e}\n"));
         let node = |state: &str, reason: &str| {
             format!(
-                "NodeName=n2 Arch=x86_64\n   State={state} ThreadsPerCore=1\n   Reason={reason} [root@{at}]\n"
+                "NodeName=n2 Arch=x86_64\n   State={state} ThreadsPerCore=1\n   NodeAddr=n2 NodeHostName=n2\n   \
+                 Gres=gpu:h200:8(S:0-1)\n   Reason={reason} [root@{at}]\n"
             )
         };
         stage.put("node", &node(state, later));
@@ -104,6 +105,21 @@ fn what_an_admin_changed_meanwhile_is_his() {
     let noted = format!("{REASON}; a new one is ordered");
     for later in ["fan 3 is loud", &noted, &REASON.replace("job=12", "job=13")] {
         assert_eq!(Stage::new("IDLE+DRAIN", REASON, later).undrain(false), (false, vec![]), "{later}");
+    }
+}
+
+// C06: the job may have had other GPUs of the node.
+#[test]
+fn a_job_of_some_gpus_shows_nothing_of_the_node_as_a_whole() {
+    for (held, returned) in [(2, false), (8, true)] {
+        let reason = REASON.replace("gemm_flops", "all_reduce_1");
+        let stage = Stage::new("IDLE+DRAIN", &reason, &reason);
+        let mut report = report();
+        report["engine"] = "cuda".into();
+        report["hardware"] = json!({ "gpus": held });
+        report["items"][0]["check"] = "all_reduce_1".into();
+        stage.put("reports/aim/20/1/report.json", &report.to_string());
+        assert_eq!(stage.undrain(false).0, returned, "{held}");
     }
 }
 

@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::slurm::scontrol::{Scontrol, ScontrolError};
 
-/// Calls for one job that reach the controller, besides one for each node to drain; every job of a site may come by at
-/// the same time.
+/// Calls for one job that reach the controller, besides two for each node to drain, since it may have to be given back;
+/// every job of a site may come by at the same time.
 pub const MAX_CALLS: u32 = 12;
 /// Rest before the controller is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -121,7 +121,8 @@ pub async fn apply_then(
     deadline: Instant,
 ) -> Applied {
     let drains = first.iter().filter(|step| matches!(step, Step::Drain { .. })).count();
-    let most_calls = MAX_CALLS.saturating_add(u32::try_from(drains).unwrap_or(u32::MAX));
+    let for_drains = u32::try_from(drains).unwrap_or(u32::MAX).saturating_mul(2);
+    let most_calls = MAX_CALLS.saturating_add(for_drains);
     let mut work = Work {
         scontrol,
         run,
@@ -201,6 +202,14 @@ struct Work<'a> {
     withheld: Vec<Withheld>,
 }
 
+/// A call that came to nothing.
+struct Missed {
+    /// Why.
+    words: String,
+    /// Whether the controller was not reached. After a timeout the call may have had its effect all the same.
+    unreached: bool,
+}
+
 impl Work<'_> {
     async fn carry_out(&mut self, steps: &[Step], applied: &mut Applied) {
         let mut at = 0;
@@ -239,28 +248,37 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes a call, again while the controller is not reached, until the deadline. Tries that don't reach it
-    /// cost it nothing and are not counted.
-    async fn call<T>(&mut self, make: impl AsyncFn() -> Result<T, ScontrolError>) -> Result<T, String> {
-        self.may_call()?;
-        loop {
-            let before = self.scontrol.calls();
-            let result = make().await;
-            let made = self.scontrol.calls().saturating_sub(before);
-            let error = match result {
-                Ok(value) => {
-                    self.calls += made;
-                    return Ok(value);
-                }
-                Err(error) => error,
-            };
-            if !error.is_unreachable() {
+    /// Makes a call once. One that does not reach the controller costs it nothing and is not counted.
+    async fn once<T>(&mut self, make: impl AsyncFn() -> Result<T, ScontrolError>) -> Result<T, Missed> {
+        self.may_call().map_err(|words| Missed { words, unreached: false })?;
+        let before = self.scontrol.calls();
+        let result = make().await;
+        let made = self.scontrol.calls().saturating_sub(before);
+        let error = match result {
+            Ok(value) => {
                 self.calls += made;
-                return Err(crate::chain(&error));
+                return Ok(value);
             }
+            Err(error) => error,
+        };
+        let unreached = error.is_unreachable();
+        if !unreached {
+            self.calls += made;
+        }
+        Err(Missed { words: crate::chain(&error), unreached })
+    }
+
+    /// Makes a call, again while the controller is not reached, until the deadline.
+    async fn call<T>(&mut self, make: impl AsyncFn() -> Result<T, ScontrolError>) -> Result<T, String> {
+        loop {
+            let words = match self.once(&make).await {
+                Ok(value) => return Ok(value),
+                Err(missed) if !missed.unreached => return Err(missed.words),
+                Err(missed) => missed.words,
+            };
             if Instant::now() + RETRY_PAUSE >= self.deadline {
                 self.controller_lost = true;
-                return Err(format!("the controller was not reached in time: {}", crate::chain(&error)));
+                return Err(format!("the controller was not reached in time: {words}"));
             }
             sleep(RETRY_PAUSE).await;
         }
