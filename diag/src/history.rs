@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::baseline::median;
 use crate::check::CheckName;
 use crate::facts::{Engine, NodeId, Roster};
-use crate::gpu_facts::FactKind;
+use crate::gpu_facts::{Fact, FactKind};
 use crate::measurement::{Measurement, Metric, Subject};
 use crate::round::{Mode, NodeOutcome, RoundResult};
 
@@ -120,6 +120,14 @@ pub fn is_kept(metric: Metric) -> bool {
     metric.is_rate() || metric == Metric::Launch
 }
 
+/// Whether a cause was seen of a network port: it holds for all that a node measured in that round, whichever of the
+/// numbers tells of it.
+#[must_use]
+pub fn is_disturbed(numbers: &[Measurement]) -> bool {
+    let of_port = |fact: &Fact| fact.kind == FactKind::Cause && matches!(fact.subject, Subject::Nic { .. });
+    numbers.iter().flat_map(|one| &one.facts).any(of_port)
+}
+
 /// Adds a job's number to a series, which stays in the order of time and within [`MOST_ENTRIES`]. Once [`LEAST`] jobs
 /// ran with another driver, library or setting, what was measured before it says nothing more and goes.
 pub fn add(series: &mut Vec<Entry>, entry: Entry) {
@@ -217,7 +225,11 @@ impl Here {
     pub fn entries(&self, roster: &Roster, results: &[RoundResult], job_id: u32) -> Vec<(Key, Entry)> {
         let mut values: BTreeMap<Key, (Vec<f64>, Entry)> = BTreeMap::new();
         for result in results.iter().filter(|result| result.round.mode == Mode::Full) {
-            for one in result.outcomes.get(&self.me).map_or(&[][..], NodeOutcome::numbers) {
+            let numbers = result.outcomes.get(&self.me).map_or(&[][..], NodeOutcome::numbers);
+            if is_disturbed(numbers) {
+                continue;
+            }
+            for one in numbers {
                 let Some((key, with)) = self.key(roster, one) else { continue };
                 let setting = self.setting_of(&one.subject);
                 let entry = Entry { at: one.finished_at, job_id, value: one.value, with, setting };

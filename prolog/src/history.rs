@@ -13,7 +13,7 @@ use cluster::events::Events;
 use diag::facts::{NodeFacts, NodeId, Roster};
 use diag::gpu_facts::reading::{GpuReading, NodeReading};
 use diag::gpu_facts::{self, Fact, FactKind};
-use diag::history::{Entry, Here, Key, Setting, decline};
+use diag::history::{Entry, Here, Key, Setting, decline, is_disturbed};
 use diag::measurement::{Measurement, Subject};
 use diag::round::RoundResult;
 use diag::wording;
@@ -32,7 +32,8 @@ const DISK_WAIT: Duration = Duration::from_millis(500);
 /// Most declines that a node tells of in one job: one part that declines shows in several checks and sizes.
 const MOST_TOLD: usize = 8;
 
-/// What is done beside everything else, by a thread: nobody waits for a disk longer than he says.
+/// What is done beside everything else, by a thread: nobody waits for a disk longer than he says. A thread that a disk
+/// keeps waiting is left behind; this process can't end before it does, and the plugin does not wait for that.
 struct Beside<T>(Option<oneshot::Receiver<Result<T, StoreError>>>);
 
 impl<T: Send + 'static> Beside<T> {
@@ -42,17 +43,28 @@ impl<T: Send + 'static> Beside<T> {
         Self(started.is_ok().then_some(result))
     }
 
-    /// What came of it; `None` and a line in the log where nothing did.
-    async fn end(self, events: &Events) -> Option<T> {
-        let line = match timeout(LOCK_WAIT + DISK_WAIT, self.0?).await {
-            Ok(Ok(Ok(done))) => return Some(done),
-            Ok(Ok(Err(error))) => cluster::chain(&error),
-            Ok(Err(_)) => "its thread ended early".to_owned(),
-            Err(_) => "the disk does not answer".to_owned(),
+    /// What came of it; a line in the log where nothing did.
+    async fn end(self, events: &Events) -> Came<T> {
+        let Some(result) = self.0 else { return Came::Nothing };
+        let (line, came) = match timeout(LOCK_WAIT + DISK_WAIT, result).await {
+            Ok(Ok(Ok(done))) => return Came::Done(done),
+            Ok(Ok(Err(error))) => (cluster::chain(&error), Came::Nothing),
+            Ok(Err(_)) => ("its thread ended early".to_owned(), Came::Nothing),
+            Err(_) => ("the disk does not answer".to_owned(), Came::Late),
         };
         events.log(&format!("history: {line}; the checks do without"));
-        None
+        came
     }
+}
+
+/// What came of something done beside.
+enum Came<T> {
+    /// This.
+    Done(T),
+    /// Nothing.
+    Nothing,
+    /// Nothing yet: the disk does not answer, and would not the next time.
+    Late,
 }
 
 /// The history, on its way from the disk.
@@ -74,7 +86,7 @@ pub fn recall(assignment: &Assignment) -> Recall {
 
 /// What the node remembers, and what of it was told in this job.
 pub struct Past {
-    /// `None`: the policy keeps none.
+    /// `None`: the policy keeps none, or the disk does not answer.
     here: Option<Here>,
     folder: PathBuf,
     job_id: u32,
@@ -91,9 +103,17 @@ impl Recall {
         (facts, reading): (&NodeFacts, Option<&NodeReading>),
         events: &Events,
     ) -> Past {
-        let here = self.kept.is_some().then(|| here(assignment, facts, reading, self.alone));
+        let mut here = self.kept.is_some().then(|| here(assignment, facts, reading, self.alone));
         let kept = match self.kept {
-            Some(kept) => kept.end(events).await.unwrap_or_default(),
+            Some(kept) => match kept.end(events).await {
+                Came::Done(kept) => kept,
+                Came::Nothing => Kept::new(),
+                Came::Late => {
+                    // No second thread is left to it, and no second time waited for.
+                    here = None;
+                    Kept::new()
+                }
+            },
             None => Kept::new(),
         };
         let job_id = assignment.job.job_id;
@@ -157,6 +177,9 @@ impl Past {
     /// Adds to the numbers of this node what its history says of them: a note each, once in a job.
     pub fn compare(&mut self, roster: &Roster, numbers: &mut [Measurement]) {
         let Some(here) = &self.here else { return };
+        if is_disturbed(numbers) {
+            return;
+        }
         for one in numbers {
             let Some((key, with)) = here.key(roster, one) else { continue };
             let series = self.kept.get(&key).map_or(&[][..], Vec::as_slice);

@@ -19,7 +19,7 @@ pub mod publish;
 pub mod run_folder;
 pub mod suite;
 mod thread_state;
-mod traffic;
+pub mod traffic;
 mod trusted_path;
 pub mod watch;
 pub mod worker;

@@ -31,6 +31,7 @@ use prolog::meeting;
 use prolog::progress::Progress;
 use prolog::run_folder::RunFolder;
 use prolog::suite::{self, Bench};
+use prolog::traffic::Traffic;
 use prolog::watch::{self, Inquiry, Stop, Stopping};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -69,6 +70,8 @@ fn main() -> ExitCode {
     if let Err(error) = RunFolder::of(&job).write_gate(&gate) {
         eprintln!("aimaster: job {}: can't leave the launch gate: {error}", job.job_id);
     }
+    // The very last: a thread that waits for a disk or a driver can keep this process from ending, but not the job.
+    say("done");
     ExitCode::SUCCESS
 }
 
@@ -92,7 +95,12 @@ fn gate(job: &JobEnv, begun: (Instant, Timestamp)) -> Gate {
         return skip("the job holds no GPU on this node");
     }
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(run(&assignment, begun)),
+        Ok(runtime) => {
+            let gate = runtime.block_on(run(&assignment, begun));
+            // What still hangs in a thread of it is not waited for.
+            runtime.shutdown_background();
+            gate
+        }
         Err(error) => trouble(on_error, true, &error.into()),
     }
 }
@@ -222,8 +230,15 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
     let mut shown = None;
     let (results, ended) = {
         let suite = &assignment.suite;
-        let mut bench =
-            Bench { suite, policy, facts: &facts, worker: worker.as_mut(), past: &mut past, deadline };
+        let mut bench = Bench {
+            suite,
+            policy,
+            facts: &facts,
+            worker: worker.as_mut(),
+            past: &mut past,
+            traffic: Traffic::default(),
+            deadline,
+        };
         suite::run(&mut bench, &mut session, &mut stopping, |session, results, next| {
             leading.store(session.is_leader(), Ordering::Relaxed);
             if let Some(progress) = &progress {
@@ -275,10 +290,15 @@ fn say_phases(
 
 /// Tells the plugin, which reads this process's standard output, how long to wait for it.
 fn announce(time: Duration, watch: Option<Watch>) {
-    use std::io::Write as _;
     let time = time + watch.map_or(Duration::ZERO, |_| agent::READY_WAIT);
+    say(&format!("deadline_ms {}", time.as_millis()));
+}
+
+/// A line for the plugin.
+fn say(line: &str) {
+    use std::io::Write as _;
     // A plugin that does not listen has its own bound.
-    _ = writeln!(std::io::stdout(), "deadline_ms {}", time.as_millis());
+    _ = writeln!(std::io::stdout(), "{line}");
     _ = std::io::stdout().flush();
 }
 

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::checks::{self, Context, Support};
 use crate::history::Past;
-use crate::traffic;
+use crate::traffic::Traffic;
 use crate::watch::{Stop, Stopping};
 use crate::worker_client::Worker;
 
@@ -27,6 +27,10 @@ const ANSWER_SLACK: Duration = Duration::from_secs(2);
 
 /// How long handing in may take, of that.
 const HANDING_IN: Duration = Duration::from_secs(1);
+
+/// After a measurement: with less time left for handing in, nobody looks for other traffic any more. It takes a third of a
+/// second where a device hangs, and every node waits for this one.
+const LOOK_ROOM: Duration = Duration::from_secs(2);
 
 /// The last exchange ends this much before the request's deadline: whoever is silent by then is named in the verdict
 /// instead of a deadline that nobody is known to have missed.
@@ -44,6 +48,8 @@ pub struct Bench<'b> {
     pub worker: Option<&'b mut Worker>,
     /// What this node remembers of its own results.
     pub past: &'b mut Past,
+    /// The look at other traffic on this node's ports.
+    pub traffic: Traffic,
     /// When the request's time is over.
     pub deadline: Instant,
 }
@@ -151,10 +157,11 @@ async fn measure(bench: &mut Bench<'_>, place: &Place, round: &Round, until: Ins
         parts: Vec::new(),
     };
     let ports = between_gpus(bench.suite, round.check);
-    let before = if ports { traffic::quiet(Path::new("/")).await } else { None };
+    let before = if ports { bench.traffic.quiet(Path::new("/")).await } else { None };
     let measured = check.run(&mut context).await.map(finite);
     let parts = context.parts;
-    let after = if before.is_some() { traffic::quiet(Path::new("/")).await } else { None };
+    let room = before.is_some() && Instant::now() + LOOK_ROOM < until;
+    let after = if room { bench.traffic.quiet(Path::new("/")).await } else { None };
     match measured {
         Ok(numbers) => match numbers.iter().find(|one| !one.value.is_finite()) {
             // JSON has no such number: it would not reach the others.
@@ -186,7 +193,7 @@ fn between_gpus(suite: &Suite, check: CheckName) -> bool {
     suite.engine == Engine::Cuda && check.spec().scope != Scope::Node
 }
 
-/// Tells with one of the numbers which ports carry other traffic.
+/// Tells with one of the numbers which ports carry other traffic; it stands for all numbers of the round.
 fn with_traffic(
     bench: &Bench<'_>,
     place: &Place,

@@ -1,17 +1,20 @@
 //! A worker that not even SIGKILL ends, as one does that waits inside a driver: it is left behind and named, and nobody waits
-//! for it (field case E01). The state is real: it waits for a file system that was asked and does not answer.
+//! for it (field case E01); and the prolog's helper itself, where the disk of its history hangs. The state is real: it waits for
+//! a file system that was asked and does not answer.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that fails panics")]
 
 mod support;
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,12 +40,16 @@ struct Silent {
 impl Silent {
     /// `None`, with a word, where this can't be mounted.
     fn mount() -> Option<Self> {
+        Self::mount_below(&std::env::temp_dir())
+    }
+
+    fn mount_below(parent: &Path) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root to mount a file system");
             return None;
         }
         let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::Builder::new().prefix("aimaster-").tempdir_in(parent).unwrap();
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let place = folder.path().join("silent");
         std::fs::create_dir(&place).unwrap();
@@ -65,7 +72,7 @@ impl Silent {
         assert!(asked, "nobody asked");
     }
 
-    fn place(&self) -> std::path::PathBuf {
+    fn place(&self) -> PathBuf {
         self.folder.path().join("silent")
     }
 }
@@ -160,4 +167,71 @@ fn a_worker_with_a_thread_inside_the_kernel_is_told_of_by_that_thread_and_not_wa
         drop(silent);
         assert!(gone(pid));
     });
+}
+
+/// The job of the helper below, whose folder stands where every job's does.
+const CLUSTER: &str = "unkillable";
+
+/// The prolog's helper, as the plugin starts it, for a job whose node keeps its history in `state`. The nodes can't meet: there
+/// is no munge. That is an error of this software, and so the job starts.
+fn helper(files: &Path, state: &Path) -> Child {
+    let (policy, conf) = (files.join("policy.toml"), files.join("slurm.conf"));
+    let text = format!(
+        "engine = 'host'\nchecks.always = ['gemm_flops']\npaths.state_dir = '{}'\npaths.libmunge = '/nonexistent/libmunge.so'\n",
+        state.display()
+    );
+    std::fs::write(&policy, text).unwrap();
+    let text = format!("ClusterName={CLUSTER}\nSlurmctldHost=n1\nNodeName=n1 NodeAddr=127.0.0.1\n");
+    std::fs::write(&conf, text).unwrap();
+    let variables = [
+        ("SLURM_JOB_ID", "7"),
+        ("SLURM_JOB_UID", "0"),
+        ("SLURM_JOB_GID", "0"),
+        ("SLURM_CLUSTER_NAME", CLUSTER),
+        ("SLURMD_NODENAME", "n1"),
+        ("SLURM_NODELIST", "n1"),
+    ];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_aimaster-prolog"));
+    command.arg("--policy").arg(policy).env_clear().envs(variables).env("SLURM_CONF", conf);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// Removes the run folder of [`CLUSTER`], also where a test fails.
+struct Tidy;
+
+impl Drop for Tidy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(Path::new(diag::gate::RUN_ROOT).join(CLUSTER));
+    }
+}
+
+#[test]
+fn a_store_that_hangs_keeps_the_helper_from_ending_and_not_the_job_from_starting() {
+    // Below a folder that nobody else can change: another one is not even looked into.
+    let Some(silent) = Silent::mount_below(Path::new("/var/lib")) else { return };
+    let (_tidy, files) = (Tidy, tempfile::tempdir().unwrap());
+    let mut helper = helper(files.path(), &silent.place().join("state"));
+    let (say, said) = mpsc::channel();
+    let output = BufReader::new(helper.stdout.take().unwrap());
+    let reader = std::thread::spawn(move || {
+        output.lines().map_while(Result::ok).for_each(|line| say.send(line).unwrap())
+    });
+    silent.wait();
+    let line = || said.recv_timeout(PATIENCE).unwrap();
+    let (deadline, done) = (line(), line());
+    assert!(deadline.starts_with("deadline_ms "), "{deadline}");
+    assert_eq!(done, "done");
+    let gate = Path::new(diag::gate::RUN_ROOT).join(CLUSTER).join("n1/7.0").join(diag::gate::FILE_NAME);
+    let gate: diag::gate::Gate = serde_json::from_slice(&std::fs::read(gate).unwrap()).unwrap();
+    assert!(gate.start, "{gate:?}");
+    // What the plugin then sees: not even SIGKILL ends it.
+    helper.kill().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(helper.try_wait().unwrap().is_none());
+    drop(silent);
+    let ended = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        helper.try_wait().unwrap().is_some()
+    });
+    assert!(ended && reader.join().is_ok());
 }

@@ -1,6 +1,6 @@
-//! Runs a helper program with a deadline that holds whatever the helper does. The helper is believed in one
-//! thing only: its own deadline, which the first line of its output says. What it means that a helper failed
-//! is decided elsewhere.
+//! Runs a helper program with a deadline that holds whatever the helper does. The helper is believed in two
+//! things only: its own deadline, which the first line of its output says, and that it has nothing more to do,
+//! which the last one says. What it means that a helper failed is decided elsewhere.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -15,12 +15,16 @@ use rustix::process::{Pid, Signal, kill_process};
 /// First word of the line in which a helper says its deadline; a number of milliseconds follows.
 pub const DEADLINE_WORD: &str = "deadline_ms";
 
+/// The line with which a helper says that all it had to do is done. Then its end is a matter of milliseconds; but the
+/// kernel does not end a process of which a thread waits for a disk or driver, and no job is to wait for that.
+pub const DONE_WORD: &str = "done";
+
 /// Longest deadline that a helper may ask for: Slurm's own PrologEpilogTimeout is far shorter everywhere, and
 /// a broken number must not hold a node for good.
 const MAX_DEADLINE: Duration = Duration::from_secs(24 * 3600);
 
-/// How much of a helper's first line is kept; the line needs 32 bytes.
-const MAX_FIRST_LINE: usize = 128;
+/// How much of a helper's lines is kept; the two need 40 bytes.
+const MAX_LINES: usize = 128;
 
 /// How much of what a helper says on its standard error goes to the log.
 const MAX_ERRORS: usize = 8 * 1024;
@@ -40,6 +44,8 @@ pub struct Limits {
     pub handshake: bool,
     /// What is given on top of the helper's own deadline.
     pub grace: Duration,
+    /// How long a helper that said that it is done may take to end.
+    pub ending: Duration,
     /// From SIGTERM to SIGKILL.
     pub term_to_kill: Duration,
 }
@@ -52,6 +58,7 @@ impl Limits {
         first: Duration::from_secs(10),
         handshake: true,
         grace: Duration::from_secs(1),
+        ending: Duration::from_millis(200),
         term_to_kill: Duration::from_millis(500),
     };
 
@@ -64,6 +71,13 @@ impl Limits {
 pub enum End {
     /// By itself.
     Exited(ExitStatus),
+    /// It said that it is done, and did not end in time.
+    Left {
+        /// Its process.
+        pid: u32,
+        /// Whether SIGKILL ended it. Else it is left behind, and ends once the kernel lets it.
+        killed: bool,
+    },
     /// It was stopped.
     Overran {
         /// After so long.
@@ -141,6 +155,7 @@ struct Watch {
     started: Instant,
     until: Instant,
     answered: bool,
+    done: bool,
     lines: Output<std::process::ChildStdout>,
     errors: Output<std::process::ChildStderr>,
 }
@@ -148,9 +163,10 @@ struct Watch {
 impl Watch {
     fn new(mut child: Child, limits: Limits) -> Self {
         let started = Instant::now();
-        let lines = Output { source: child.stdout.take(), kept: Vec::new(), most: MAX_FIRST_LINE };
+        let lines = Output { source: child.stdout.take(), kept: Vec::new(), most: MAX_LINES };
         let errors = Output { source: child.stderr.take(), kept: Vec::new(), most: MAX_ERRORS };
-        Self { child, limits, started, until: started + limits.first, answered: false, lines, errors }
+        let until = started + limits.first;
+        Self { child, limits, started, until, answered: false, done: false, lines, errors }
     }
 
     fn until_end(&mut self) -> End {
@@ -168,12 +184,15 @@ impl Watch {
                 }
             }
             let now = Instant::now();
+            if now >= self.until && self.done {
+                return self.leave();
+            }
             if now >= self.until {
                 self.stop();
                 return End::Overran { after: self.started.elapsed(), answered: self.answered };
             }
             self.read_outputs(TICK.min(self.until - now));
-            self.look_for_answer();
+            self.look_for_words();
         }
     }
 
@@ -205,15 +224,33 @@ impl Watch {
         }
     }
 
-    /// Takes the helper's deadline over once its first line is there.
-    fn look_for_answer(&mut self) {
-        if self.answered || !self.limits.handshake {
+    /// Takes the helper's deadline over once its first line is there, and gives it little time once it is done.
+    fn look_for_words(&mut self) {
+        if self.done || !self.limits.handshake {
+            return;
+        }
+        if is_done(&self.lines.kept) {
+            self.done = true;
+            self.until = self.until.min(Instant::now() + self.limits.ending);
+            return;
+        }
+        if self.answered {
             return;
         }
         if let Some(deadline) = deadline_of(&self.lines.kept) {
             self.answered = true;
             self.until = Instant::now() + deadline.min(MAX_DEADLINE) + self.limits.grace;
         }
+    }
+
+    /// Ends a helper that has nothing left to be asked for, if it can be ended.
+    fn leave(&mut self) -> End {
+        let pid = self.child.id();
+        let _ = self.child.kill();
+        sleep(TICK);
+        let killed = matches!(self.child.try_wait(), Ok(Some(_)));
+        self.read_outputs(Duration::ZERO);
+        End::Left { pid, killed }
     }
 
     /// SIGTERM, a while later SIGKILL. Its own children are bound to it and go with it.
@@ -246,6 +283,12 @@ fn deadline_of(output: &[u8]) -> Option<Duration> {
     number.trim().parse().ok().map(Duration::from_millis)
 }
 
+/// Whether one of the complete lines says that the helper is done.
+fn is_done(output: &[u8]) -> bool {
+    let complete = output.iter().rposition(|byte| *byte == b'\n').map_or(&[][..], |end| &output[..end]);
+    complete.split(|byte| *byte == b'\n').any(|line| line == DONE_WORD.as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,6 +298,7 @@ mod tests {
         first: Duration::from_millis(300),
         handshake: true,
         grace: Duration::from_millis(200),
+        ending: Duration::from_millis(200),
         term_to_kill: Duration::from_millis(200),
     };
 
@@ -309,6 +353,30 @@ mod tests {
         let (run, took) = shell("sleep 3 & exit 0", SHORT);
         assert!(matches!(run.end, End::Exited(_)), "{run:?}");
         assert!(took < Duration::from_millis(300), "{took:?}");
+    }
+
+    #[test]
+    fn one_that_is_done_is_not_waited_for() {
+        // It ignores what can be ignored; one inside the kernel ignores all.
+        let script =
+            "trap '' TERM; echo deadline_ms 60000; sleep 0.4; echo last words >&2; echo done; exec sleep 60";
+        let (run, took) = shell(script, SHORT);
+        assert!(matches!(run.end, End::Left { killed: true, .. }), "{run:?}");
+        assert_eq!(run.errors, b"last words\n");
+        assert!(took > Duration::from_millis(550) && took < Duration::from_millis(1500), "{took:?}");
+        // It need not have said its deadline, and its end is its own if it comes.
+        let (run, took) = shell("echo done; exec sleep 60", SHORT);
+        assert!(matches!(run.end, End::Left { .. }) && took < Duration::from_secs(1), "{run:?} {took:?}");
+        let (run, _) = shell("echo deadline_ms 60000; echo done; exit 4", SHORT);
+        assert!(matches!(run.end, End::Exited(status) if status.code() == Some(4)), "{run:?}");
+    }
+
+    #[test]
+    fn only_a_whole_line_says_that_it_is_done() {
+        assert!(is_done(b"done\n") && is_done(b"deadline_ms 5\ndone\nx"));
+        for other in [&b"done"[..], b"deadline_ms 5\ndone", b"done \n", b"undone\n", b"\n", b""] {
+            assert!(!is_done(other), "{other:?}");
+        }
     }
 
     // B11, A31.

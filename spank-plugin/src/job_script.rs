@@ -98,6 +98,13 @@ fn complaint(program: &Path, end: &End, after: &str) -> Option<String> {
     match end {
         End::Exited(status) if status.success() => None,
         End::Exited(status) => Some(format!("{shown} {}: {after}; its messages are above", ended(*status))),
+        // It was only slow: this node is a busy one.
+        End::Left { killed: true, .. } => None,
+        End::Left { pid, killed: false } => Some(format!(
+            "{shown} (pid {pid}) did all it had to do but does not end; it waits inside the kernel and is left behind, the \
+             job goes on with its verdict: see the kernel's log for a disk or driver in trouble, and whether the folder in \
+             paths.state_dir can be read"
+        )),
         End::Overran { after: waited, answered: true } => Some(format!(
             "{shown} was stopped after {}: it missed its own deadline; {after}; please report it",
             seconds(*waited)
@@ -174,6 +181,9 @@ mod tests {
         assert_eq!(complaint(program, &End::Exited(ExitStatus::from_raw(0)), ""), None);
         let crash = complaint(program, &End::Exited(ExitStatus::from_raw(11)), "").unwrap();
         assert!(crash.contains("signal 11"), "{crash}");
+        let left = complaint(program, &End::Left { pid: 7, killed: false }, "on_error decides").unwrap();
+        assert!(left.contains("pid 7") && left.contains("state_dir") && !left.contains("on_error"), "{left}");
+        assert_eq!(complaint(program, &End::Left { pid: 7, killed: true }, ""), None);
         let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
         let line = complaint(program, &End::NotStarted(missing), "").unwrap();
         assert!(line.contains("/x/aimaster-prolog") && line.contains("helpers=DIR"), "{line}");

@@ -255,3 +255,28 @@ fn a_number_of_several_windows_is_kept_once() {
     assert_eq!(here(1).entries(&roster(2), &[partly], 7).len(), 1);
     assert_eq!(here(1).setting_of(&Subject::Node { node: 1 }).clocks, "1200 MHz; 1980 MHz");
 }
+
+#[test]
+fn what_disturbs_the_network_leaves_out_all_numbers_of_the_round() {
+    let round = Round {
+        index: 0,
+        check: CheckName::MultiAllReduce2,
+        purpose: Purpose::First,
+        mode: Mode::Full,
+        groups: vec![vec![0, 1]],
+    };
+    let rail = |rail| measured(Subject::PairRail { a: 0, b: 1, rail }, Metric::Busbw, 1.0);
+    let kept = |facts: Vec<Fact>| {
+        let numbers = vec![Measurement { facts, ..rail(0) }, rail(1)];
+        let told = is_disturbed(&numbers);
+        let outcomes = [(1, NodeOutcome::Measured(numbers))].into();
+        let result = RoundResult { round: round.clone(), outcomes };
+        (told, here(1).entries(&roster(2), &[result], 7).len())
+    };
+    let port = |kind| {
+        let subject = Subject::Nic { node: 1, name: "mlx5_0".into() };
+        vec![Fact { subject, kind, words: "other traffic".into() }]
+    };
+    assert_eq!((kept(Vec::new()), kept(port(FactKind::Note))), ((false, 2), (false, 2)));
+    assert_eq!(kept(port(FactKind::Cause)), (true, 0));
+}

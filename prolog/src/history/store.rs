@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use diag::history::{self, Entry, Key};
-use redb::backends::FileBackend;
+use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{
-    Builder, Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition,
+    Builder, Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend, Table,
+    TableDefinition,
 };
 use rustix::fs::{
     AtFlags, CWD, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat, renameat, unlinkat,
@@ -220,7 +221,10 @@ impl Folder {
 fn is_foreign(error: &redb::Error) -> bool {
     match error {
         redb::Error::Io(cause) => {
-            matches!(cause.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+            // The last: beyond the end of a copy in memory, or of what a file can have.
+            let kinds =
+                [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof, io::ErrorKind::InvalidInput];
+            kinds.contains(&cause.kind())
         }
         redb::Error::Corrupted(_)
         | redb::Error::UpgradeRequired(_)
@@ -231,14 +235,23 @@ fn is_foreign(error: &redb::Error) -> bool {
     }
 }
 
+/// The whole file is checked before anything in it is followed: where a damaged page says that the next one has
+/// gigabytes, so many would be read.
 fn builder() -> Builder {
     let mut builder = Database::builder();
-    builder.set_cache_size(CACHE_BYTES);
+    builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
     builder
 }
 
+/// Reads a copy, because the check writes.
 fn read_all(file: File) -> Result<Kept, redb::Error> {
-    let store = builder().open_read_only_with_backend(FileBackend::new(file)?)?;
+    let mut bytes = Vec::new();
+    file.take(MOST_FILE_BYTES).read_to_end(&mut bytes)?;
+    let copy = InMemoryBackend::new();
+    copy.set_len(bytes.len() as u64)?;
+    StorageBackend::write(&copy, 0, &bytes)?;
+    drop(bytes);
+    let store = builder().create_with_backend(copy)?;
     let table = match store.begin_read()?.open_table(SERIES) {
         Ok(table) => table,
         Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Kept::new()),
@@ -262,8 +275,7 @@ fn series(json: &[u8]) -> Option<Vec<Entry>> {
 }
 
 fn add_all(file: File, entries: &[(Key, Entry)]) -> Result<(), redb::Error> {
-    // A file that was altered since it was written is found here, not in the middle of the work.
-    let store = builder().set_check_integrity_on_open(true).create_with_backend(FileBackend::new(file)?)?;
+    let store = builder().create_with_backend(FileBackend::new(file)?)?;
     let transaction = store.begin_write()?;
     {
         let mut table = transaction.open_table(SERIES)?;
