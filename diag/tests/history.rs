@@ -123,6 +123,19 @@ fn a_decline_that_takes_a_year_is_told_of() {
     assert!((0.06..0.1).contains(&found.share), "{found:?}");
 }
 
+#[test]
+fn numbers_of_a_clock_that_was_set_back_do_not_count() {
+    let entry = |(job, (hours, value)): (u32, (i64, f64))| {
+        let at = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);
+        Entry { at, job_id: job, value, with: None, setting: Setting::default() }
+    };
+    let good = (0..12).map(|job| (5 * job, 100.0));
+    let series: Vec<Entry> = (0..).zip(good.chain([(300, 50.0), (305, 50.0)])).map(entry).collect();
+    let told = |hours: i64| decline(Metric::Flops, &series, &entry((14, (hours, 50.0))));
+    assert_eq!(told(310).map(|found| (found.earlier, found.since_job)), Some((100.0, 12)));
+    assert_eq!(told(100), None);
+}
+
 proptest! {
     /// Whatever a series holds, the rule ends, and what it says is true of the numbers.
     #[test]
