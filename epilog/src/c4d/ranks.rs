@@ -295,20 +295,16 @@ mod tests {
         assert_eq!(ranks.look(Instant::now()).ranks.len(), MAX_RANKS);
     }
 
-    // Many operations a second, of which only calls are told: the windows are over when it stops.
-    #[test]
-    fn a_rank_that_stops_while_its_kernels_are_not_told_is_named_in_time() {
-        let programs = [0, 1].map(Program::start);
-        programs.iter().for_each(|program| program.put(56, &[6]));
+    /// Two ranks, of which the second stops after 20 s: it is named within 15 more, and nobody else. `tell` is what they tell
+    /// in a second.
+    fn assert_second_is_named(programs: &[Program; 2], tell: impl Fn(u64)) {
         let begun = Instant::now();
         let mut ranks = Ranks::new(0, &[]);
         let mut judge = Judge::new(&["n1".into()], Settings::default(), begun);
         assert!(programs.iter().all(|program| ranks.admit(program.arrival())));
         let mut found = Vec::new();
         for second in 1..=40 {
-            let calls = 4000 * second.min(20);
-            programs[0].progress(calls + 1, 90, 90);
-            programs[1].progress(calls, 70, 70);
+            tell(second);
             let now = begun + Duration::from_secs(second);
             let telling = Telling { digest: ranks.look(now), health: Vec::new() };
             found.extend(judge.judge(&[telling], now).into_iter().map(|one| (second, one)));
@@ -319,29 +315,29 @@ mod tests {
         assert_eq!((finding.class, suspects), (Class::NonCommunicationHang, vec![programs[1].child.id()]));
     }
 
+    // Many operations a second, of which only calls are told: the windows are over when it stops.
+    #[test]
+    fn a_rank_that_stops_while_its_kernels_are_not_told_is_named_in_time() {
+        let programs = [0, 1].map(Program::start);
+        programs.iter().for_each(|program| program.put(56, &[6]));
+        assert_second_is_named(&programs, |second| {
+            let calls = 4000 * second.min(20);
+            programs[0].progress(calls + 1, 90, 90);
+            programs[1].progress(calls, 70, 70);
+        });
+    }
+
     // Replays of a graph whose kernels NCCL tells to have ended when they were called.
     #[test]
     fn a_rank_that_stops_while_what_is_told_of_kernels_can_t_be_is_named_in_time() {
         let programs = [0, 1].map(Program::start);
-        let begun = Instant::now();
-        let mut ranks = Ranks::new(0, &[]);
-        let mut judge = Judge::new(&["n1".into()], Settings::default(), begun);
-        assert!(programs.iter().all(|program| ranks.admit(program.arrival())));
-        let mut found = Vec::new();
-        for second in 1..=40_u64 {
+        assert_second_is_named(&programs, |second| {
             let calls = 10 * second.min(20);
             for (program, made) in programs.iter().zip([calls + 1, calls]) {
                 program.progress(made, made, made);
                 program.ended_impossibly(second, made - 1);
             }
-            let now = begun + Duration::from_secs(second);
-            let telling = Telling { digest: ranks.look(now), health: Vec::new() };
-            found.extend(judge.judge(&[telling], now).into_iter().map(|one| (second, one)));
-        }
-        let [(second, finding)] = found.as_slice() else { panic!("{found:#?}") };
-        assert!(*second <= 20 + 15, "{second}");
-        let suspects: Vec<u32> = finding.suspects.iter().map(|who| who.pid).collect();
-        assert_eq!((finding.class, suspects), (Class::NonCommunicationHang, vec![programs[1].child.id()]));
+        });
     }
 
     #[test]
