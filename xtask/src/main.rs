@@ -144,11 +144,11 @@ fn test(only: Option<&str>) -> Result<()> {
     // Most of these tests wait for something, so more of them run at once than there are cores.
     stages.run("units", || {
         let all = ["test", "--workspace", "--exclude", "aimaster-tests", "--no-fail-fast"];
-        cargo(&[&all[..], &["--", "--test-threads=5"]].concat())
+        cargo(&[&all[..], &["--", "--test-threads=8"]].concat())
     });
     // Those that measure the machine keep all others away; those that mostly wait share it.
     stages.run("cluster", || {
-        cargo(&["test", "--package", "aimaster-tests", "--no-fail-fast", "--", "--test-threads=5"])
+        cargo(&["test", "--package", "aimaster-tests", "--no-fail-fast", "--", "--test-threads=8"])
     });
     stages.finish()
 }

@@ -15,8 +15,8 @@ const SLOW: u64 = 20_000;
 /// Within these seconds of its start a prolog stops trying.
 const DEADLINE_S: u64 = 14;
 
-/// After its deadline: telling everybody, and writing the gate.
-const GRACE: Duration = Duration::from_secs(6);
+/// After its deadline: telling everybody, and writing the gate, while other tests use the machine.
+const GRACE: Duration = Duration::from_secs(10);
 
 fn policy(lost: &str) -> String {
     format!(
