@@ -18,7 +18,7 @@ mod healthy;
 mod others;
 #[path = "trust/parallel.rs"]
 mod parallel;
-#[path = "../tests/simulated/mod.rs"]
+#[path = "../tests/rules/simulated/mod.rs"]
 mod simulated;
 
 use std::process::ExitCode;
