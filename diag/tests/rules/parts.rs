@@ -178,6 +178,25 @@ fn a_gpu_that_had_its_number_before_it_failed_is_told_of_once() {
 }
 
 #[test]
+fn an_error_of_one_product_hides_no_slow_other_one() {
+    let error = CheckError { kind: ErrorKind::Worker, message: WORDS.to_owned() };
+    for (value, fails) in [(100.0, true), (690.0, false)] {
+        let (verdict, _) = job(4, &[GemmFlops], &[], |me, _, _, mut numbers| {
+            if me != 2 {
+                return NodeOutcome::Measured(numbers);
+            }
+            // bf16 has its number, fp8 has none.
+            numbers[1].value = value;
+            let parts = vec![PartError { part: gpu(2, 1), error: error.clone() }];
+            NodeOutcome::Partly { numbers, parts }
+        });
+        let slow = fails.then_some((GemmFlops, gpu(2, 1), Status::Fail));
+        let expected: Vec<_> = [(GemmFlops, gpu(2, 1), Status::Error)].into_iter().chain(slow).collect();
+        only(&verdict, &expected);
+    }
+}
+
+#[test]
 fn a_collective_that_a_gpu_breaks_speaks_against_no_peer() {
     for check in [AllReduce2, MultiAllReduce2, AllReduce] {
         for bad in 0..5 {
