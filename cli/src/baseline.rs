@@ -126,7 +126,7 @@ fn reports(paths: &[PathBuf]) -> Result<Vec<Report>> {
         for file in files {
             match report(&file) {
                 Ok(report) => found.push(report),
-                Err(error) => eprintln!("aimaster: passed over: {error:#}"),
+                Err(error) => eprintln!("aimaster: passed over: {}", printable(&format!("{error:#}"))),
             }
         }
     }

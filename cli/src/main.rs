@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use diag::policy::POLICY_FILE;
+use diag::report::printable;
 
 /// Checks of a job's own nodes: their reports and the policy behind them.
 #[derive(Parser)]
@@ -54,7 +55,9 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     run(Arguments::parse()).unwrap_or_else(|error| {
-        eprintln!("aimaster: {error:#}");
+        let text = format!("{error:#}");
+        let lines: Vec<String> = text.lines().map(printable).collect();
+        eprintln!("aimaster: {}", lines.join("\n"));
         ExitCode::from(USAGE)
     })
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use diag::plain::is_plain;
 use diag::report::{Report, printable};
 use diag::runtime_report::{RuntimeReport, joint_outcome};
 use diag::verdict::Outcome;
@@ -65,7 +66,7 @@ pub fn last(folder: &Path, arguments: &Arguments) -> Result<ExitCode> {
     for trouble in &found.troubles {
         eprintln!("aimaster: {}", printable(trouble));
     }
-    let shown = if arguments.json { json(&found)? } else { text(&found) };
+    let shown = if arguments.json { escaped(&json(&found)?) } else { text(&found) };
     // A reader that went away, such as `head`, is no error.
     _ = std::io::stdout().write_all(shown.as_bytes());
     Ok(ExitCode::from(code(&found)))
@@ -120,6 +121,22 @@ fn json(found: &Found) -> Result<String> {
     };
     text.push('\n');
     Ok(text)
+}
+
+/// The same JSON, with what a terminal would act on written in JSON's own way. A report of a user's may hold anything that
+/// JSON allows in a text.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_plain(c) || matches!(c, '\n' | '\r' | '\t') {
+            out.push(c);
+        } else {
+            // Outside of texts JSON has no other such characters.
+            let mut units = [0; 2];
+            out.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    out
 }
 
 /// A fault is one wherever it shows; what the runtime check could not see does not undo what passed before the start.

@@ -44,6 +44,7 @@ pub mod look;
 pub mod measurement;
 mod next_step;
 mod pair_findings;
+pub mod plain;
 pub mod plan;
 pub mod policy;
 pub mod reason;

@@ -36,6 +36,16 @@ enum Task {
         #[arg(long, default_value_t = 10)]
         runs: u32,
     },
+    /// Run thousands of jobs without checks and hundreds with them: none may leave memory, descriptors, files or processes
+    /// behind. Prints a table; takes half an hour.
+    Leaks {
+        /// How many jobs that ask for nothing.
+        #[arg(long, default_value_t = 10_000)]
+        plain: u32,
+        /// How many with the default checks.
+        #[arg(long, default_value_t = 200)]
+        suites: u32,
+    },
     /// Measure beside what others measure with.
     Bench {
         #[command(subcommand)]
@@ -84,6 +94,7 @@ fn main() -> Result<()> {
         Task::Demo => demo(),
         Task::Test { only } => test(only.as_deref()),
         Task::Soak { runs } => soak(runs),
+        Task::Leaks { plain, suites } => leaks(plain, suites),
         Task::Bench { what: Bench::Gpu { repeats } } => bench("prolog", "gpu", repeats),
         Task::Bench { what: Bench::Telemetry { repeats } } => bench_telemetry(repeats),
         Task::Bench { what: Bench::Trust { counts } } => bench_rules("trust", &counts),
@@ -108,6 +119,13 @@ fn soak(runs: u32) -> Result<()> {
     packages::install()?;
     cargo(&["build", "--quiet", "--workspace"])?;
     cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "soak", "--", &runs.to_string()])
+}
+
+fn leaks(plain: u32, suites: u32) -> Result<()> {
+    packages::install()?;
+    cargo(&["build", "--quiet", "--workspace"])?;
+    let (plain, suites) = (plain.to_string(), suites.to_string());
+    cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "leaks", "--", &plain, &suites])
 }
 
 /// A machine with GPUs is not one that packages are installed on: what is missing there is said by the bench.
