@@ -10,7 +10,7 @@ use rustix::process::{
 };
 use rustix::thread::set_no_new_privs;
 
-pub use user::{UserError, resolve};
+pub use user::{UserError, look_up, resolve};
 
 /// Why such a process does not start.
 #[derive(Debug, thiserror::Error)]

@@ -21,16 +21,34 @@ const RUN: u32 = 0o111;
 pub enum PathError {
     /// Somebody else could have put another program there.
     #[error("{} can be changed by others than root (owner {owner}, mode {mode:o}); mend that, or name another", .path.display())]
-    Open { path: PathBuf, owner: u32, mode: u32 },
+    Open {
+        /// What can be changed: the file, or a folder above it.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Its permissions.
+        mode: u32,
+    },
     /// It is no program.
     #[error("{} is no program", .path.display())]
-    NoProgram { path: PathBuf },
+    NoProgram {
+        /// What lies there.
+        path: PathBuf,
+    },
     /// Links that lead nowhere.
     #[error("{} goes through more than {MOST_LINKS} symbolic links", .path.display())]
-    Links { path: PathBuf },
+    Links {
+        /// Where the way begins.
+        path: PathBuf,
+    },
     /// The operating system refused.
     #[error("{} can't be looked at: {source}", .path.display())]
-    Unreadable { path: PathBuf, source: std::io::Error },
+    Unreadable {
+        /// What.
+        path: PathBuf,
+        /// Its words.
+        source: std::io::Error,
+    },
 }
 
 /// Whether there is a program at `path`, which must be absolute.
@@ -47,10 +65,21 @@ pub(crate) fn anything(path: &Path) -> Result<bool, PathError> {
     Ok(walk(path)?.is_some())
 }
 
+/// The same of what root will use, whoever asks: nobody else's files are as good as root's then.
+///
+/// # Errors
+/// Others than root can change it or the way to it, or it can't be looked at.
+pub fn of_root(path: &Path) -> Result<bool, PathError> {
+    Ok(walk_of(path, 0)?.is_some())
+}
+
 /// Follows `path` to what is there.
 fn walk(path: &Path) -> Result<Option<(PathBuf, Metadata)>, PathError> {
     // Where this software does not run as root, its own user's files are as good as its own program.
-    let own = rustix::process::geteuid().as_raw();
+    walk_of(path, rustix::process::geteuid().as_raw())
+}
+
+fn walk_of(path: &Path, own: u32) -> Result<Option<(PathBuf, Metadata)>, PathError> {
     let mut parts: VecDeque<OsString> = names(path);
     let mut at = PathBuf::from("/");
     let mut last = look(&at)?;
