@@ -416,6 +416,18 @@ fn what_does_not_matter_is_not_told() {
 }
 
 #[test]
+fn what_depends_on_a_policy_with_mistakes_is_not_judged_by_the_defaults() {
+    let mut facts = good();
+    facts.site.policy_mistakes.push("policy line 3: engin: unknown".into());
+    set(&mut facts, "PrologEpilogTimeout", "60");
+    set(&mut facts, "SrunPortRange", "27000-27100");
+    facts.node.memlock = Some(65_536);
+    facts.node.missing_libraries.push("NCCL".into());
+    let rules: Vec<&str> = examine(&facts).iter().map(|one| one.rule).collect();
+    assert_eq!(rules, ["policy"]);
+}
+
+#[test]
 fn mistakes_come_before_notes() {
     let mut facts = good();
     set(&mut facts, "ReturnToService", "2");

@@ -223,6 +223,14 @@ pub struct Site {
     pub profiler: Option<Entry>,
 }
 
+impl Site {
+    /// Whether the policy that holds is known: one with mistakes is nobody's.
+    #[must_use]
+    pub fn knows_policy(&self) -> bool {
+        self.policy_mistakes.is_empty()
+    }
+}
+
 /// This machine.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Node {

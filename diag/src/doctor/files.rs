@@ -15,11 +15,16 @@ const SHARED: u32 = 0o1777;
 
 pub(super) fn rules(facts: &Facts, findings: &mut Findings) {
     policy(facts, findings);
+    if facts.machine != Machine::Login {
+        helpers(facts, findings);
+    }
+    if !facts.site.knows_policy() {
+        return;
+    }
     limits(facts, findings);
     if facts.machine == Machine::Login {
         return;
     }
-    helpers(facts, findings);
     user(facts, findings);
     reports(facts, findings);
     state(facts, findings);
@@ -34,7 +39,7 @@ fn policy(facts: &Facts, findings: &mut Findings) {
         findings.mistake(
             "policy",
             format!("{path}: {mistake}"),
-            "mend it; `aimaster config` shows what holds then",
+            "mend it, then run this again: what depends on the policy was not looked at",
             "with a policy that can't be read nothing is checked, and jobs start",
         );
     }
@@ -88,23 +93,23 @@ fn limits(facts: &Facts, findings: &mut Findings) {
 
 fn helpers(facts: &Facts, findings: &mut Findings) {
     let site = &facts.site;
-    for helper in site.helpers.iter().filter(|one| one.is != Is::Hidden && !one.is_program()) {
-        let path = helper.path.display();
-        let (found, change) = match helper.is {
-            Is::File => {
-                (format!("{path} can't be run by all (mode {:o})", helper.mode), format!("chmod 755 {path}"))
-            }
-            _ => (
-                format!("there is no program {path}"),
-                "install the helpers there, or set helpers=DIR in plugstack.conf".to_owned(),
-            ),
-        };
+    let why = "a job whose helper does not run is an ERROR: on_error of the policy decides whether it starts";
+    let lacking = |wanted: fn(&Entry) -> bool| -> Vec<String> {
+        site.helpers.iter().filter(|one| wanted(one)).map(|one| one.path.display().to_string()).collect()
+    };
+    let missing = lacking(|one| !matches!(one.is, Is::File | Is::Hidden));
+    if !missing.is_empty() {
         findings.mistake(
             "helper",
-            found,
-            change,
-            "a job whose helper does not run is an ERROR: on_error of the policy decides whether it starts",
+            format!("there is no program {}", missing.join(", ")),
+            "install the helpers there, or set helpers=DIR in plugstack.conf",
+            why,
         );
+    }
+    let shut = lacking(|one| one.is == Is::File && !one.is_program());
+    if !shut.is_empty() {
+        let shut = shut.join(" ");
+        findings.mistake("helper", format!("not all users can run {shut}"), format!("chmod 755 {shut}"), why);
     }
     open(findings, "helpers_open", site.helpers.iter().chain(&site.profiler));
     if let Some(profiler) = site.profiler.as_ref().filter(|one| one.is == Is::Nothing) {

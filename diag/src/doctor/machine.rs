@@ -12,9 +12,11 @@ pub(super) fn rules(facts: &Facts, findings: &mut Findings) {
     if facts.machine == Machine::Login {
         return;
     }
-    network(facts, findings);
     slurmd(facts, findings);
-    gpus(facts, findings);
+    if facts.site.knows_policy() {
+        network(facts, findings);
+        gpus(facts, findings);
+    }
 }
 
 fn munge(facts: &Facts, findings: &mut Findings) {
@@ -95,6 +97,7 @@ fn slurmd(facts: &Facts, findings: &mut Findings) {
         );
     }
     if facts.site.policy.engine == Engine::Cuda
+        && facts.site.knows_policy()
         && let Some(bytes) = node.memlock.filter(|bytes| *bytes != u64::MAX)
     {
         findings.mistake(
@@ -139,7 +142,7 @@ fn gpus(facts: &Facts, findings: &mut Findings) {
     }
     let has_gres = facts.slurm.get("GresTypes").is_some_and(|types| types.contains("gpu"));
     if node.gpu_devices == 0 && by_slurm == 0 {
-        if !has_gres {
+        if !has_gres && !facts.slurm.settings.is_empty() {
             findings.mistake(
                 "engine_cuda",
                 "engine=cuda, which is the default, and Slurm knows of no GPU (GresTypes)",

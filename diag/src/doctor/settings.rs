@@ -93,10 +93,13 @@ pub(super) fn rules(facts: &Facts, findings: &mut Findings) {
         return;
     }
     prolog_flags(facts, findings);
-    prolog_time(facts, findings);
     timeouts(facts, findings);
-    requeues(facts, findings);
     nodes(facts, findings);
+    if facts.site.knows_policy() {
+        prolog_time(facts, findings);
+        requeues(facts, findings);
+        ports(facts, findings);
+    }
     site_prolog(facts, findings);
 }
 
@@ -374,7 +377,6 @@ fn nodes(facts: &Facts, findings: &mut Findings) {
             "processes that a job leaves behind live on, and the next job's checks measure beside them",
         );
     }
-    ports(facts, findings);
 }
 
 fn ports(facts: &Facts, findings: &mut Findings) {
