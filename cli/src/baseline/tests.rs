@@ -1,4 +1,4 @@
-//! The commands on files; what makes a limit is tested in `diag/tests/learn.rs`.
+//! The commands on files; what makes a limit is tested in `diag/tests/rules/learn.rs`.
 
 use diag::check::{CheckName, Phase};
 use diag::measurement::Metric;

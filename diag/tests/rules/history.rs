@@ -1,14 +1,11 @@
 //! How often the rule of the history is wrong: histories of parts that do not change, and of parts that lose some per cent.
-//! `cargo test -p diag --test history -- --nocapture` prints the table of docs/baselines.md.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+//! `cargo test -p diag --test rules history -- --nocapture` prints the table of docs/baselines.md.
 
-mod simulated;
-
+use crate::simulated::noise::{Noise, key, uniform};
 use diag::history::{Entry, LEAST, MOST_ENTRIES, RECENT, Setting, add, decline};
 use diag::measurement::Metric;
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
-use simulated::noise::{Noise, key, uniform};
 
 /// Jobs of a history, four a day.
 const JOBS: u32 = 60;

@@ -1,19 +1,17 @@
 //! What verdicts are worth where healthy numbers scatter: a part of `cargo xtask bench trust` that takes seconds. Healthy
 //! jobs drain nobody; a fault is named at every place, and nobody else.
 
-mod simulated;
-
 use std::collections::BTreeSet;
 
+use crate::simulated::catalogue::{ALL, CAPS, CHECKS, Class, Judged, drained, is_told, job, judged};
+use crate::simulated::fault::{Fault, When};
+use crate::simulated::noise::{key, uniform};
 use diag::check::CheckName::{AllReduce2, GemmFlops, MultiAllReduce2};
 use diag::conclude::verdict;
 use diag::measurement::Measurement;
 use diag::plan::next;
 use diag::round::{NodeOutcome, RoundResult, Step};
 use diag::verdict::Outcome;
-use simulated::catalogue::{ALL, CAPS, CHECKS, Class, Judged, drained, is_told, job, judged};
-use simulated::fault::{Fault, When};
-use simulated::noise::{key, uniform};
 
 #[test]
 fn healthy_jobs_with_noise_and_outliers_drain_nobody_and_pass() {

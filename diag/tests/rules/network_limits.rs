@@ -1,11 +1,9 @@
 //! Limits for nodes with certain ports: they hold where the nodes' own ports are those.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
-
-mod readings;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::readings::{needs, nic, node};
 use diag::baseline::Baselines;
 use diag::check::CheckName::AllReduce2;
 use diag::conclude::{Caps, verdict};
@@ -19,7 +17,6 @@ use diag::round::{NodeOutcome, RoundResult, Step};
 use diag::topology::Leaves;
 use diag::verdict::Outcome;
 use jiff::Timestamp;
-use readings::{needs, nic, node};
 
 fn device(number: u32, rate: Option<f64>, state: &str) -> RdmaDevice {
     let mut device = nic(number);
@@ -67,7 +64,7 @@ fn suite(nodes: &[NodeReading], named: &[&str]) -> (Suite, Roster) {
         checks: vec![AllReduce2],
         unbuilt: Vec::new(),
         engine: Engine::Cuda,
-        baselines: vec![Baselines::parse(include_str!("../../conf/baselines/h200.toml")).unwrap()],
+        baselines: vec![Baselines::parse(include_str!("../../../conf/baselines/h200.toml")).unwrap()],
         hardware: Hardware { rdma, ..Hardware::default() },
     };
     (suite.on(&roster), roster)

@@ -1,11 +1,8 @@
 //! Runs that end early and results that are missing: what is said of them, of few nodes and of a thousand.
 
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
-
-mod simulated;
-
 use std::collections::BTreeSet;
 
+use crate::simulated::{Job, NO_CAPS, Run, suite};
 use diag::action::{Case, decide};
 use diag::check::ALL;
 use diag::check::CheckName::{self, AllGather2, AllReduce, AllReduce1, AllReduce2, GemmFlops};
@@ -19,7 +16,6 @@ use diag::round::{NodeOutcome, RoundResult};
 use diag::verdict::{FaultClass, Finding, Outcome, Status};
 use jiff::Timestamp;
 use proptest::prelude::*;
-use simulated::{Job, NO_CAPS, Run, suite};
 
 fn all() -> Vec<CheckName> {
     ALL.iter().map(|spec| spec.name).collect()

@@ -1,12 +1,10 @@
 //! Facts of a GPU that works, by field case: what its samples show and what comes of it.
 
-mod readings;
-
+use crate::readings::{Expected, assert_facts, gpu, path, sample};
 use diag::gpu_facts::FactKind::{Cause, Fault, Note};
 use diag::gpu_facts::reading::{Clocks, GpuReading, GpuSample, Load, Process};
 use diag::gpu_facts::{path_under_load, under_load};
 use diag::measurement::Subject;
-use readings::{Expected, assert_facts, gpu, path, sample};
 
 /// Field case, what is changed of each of the 10 samples, what is expected.
 type Case = (&'static str, fn(usize, &mut GpuSample), &'static [Expected]);

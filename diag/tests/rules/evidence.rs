@@ -1,18 +1,15 @@
 //! What a FAIL tells a person, check by check: the value, the limit and where it comes from, the others' median, what confirmed
 //! it, and what to do next.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
-mod simulated;
-
+use crate::simulated::Job;
+use crate::simulated::catalogue::CAPS;
+use crate::simulated::fault::Fault;
+use crate::simulated::machine::Machine;
+use crate::simulated::noise::Noise;
 use diag::check::ALL;
 use diag::check::CheckName::{self, *};
 use diag::verdict::{Finding, Status};
 use diag::wording::quantity;
-use simulated::Job;
-use simulated::catalogue::CAPS;
-use simulated::fault::Fault;
-use simulated::machine::Machine;
-use simulated::noise::Noise;
 
 const NODES: u32 = 5;
 

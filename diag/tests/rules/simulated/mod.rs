@@ -3,7 +3,7 @@
 //!
 //! [`machine`] is what the nodes are, [`noise`] how healthy ones differ, [`fault`] what can be broken, [`measure`] what the
 //! checks show of all that. The sets of nodes in [`Job`] are short for faults on the host engine.
-#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part of the simulation")]
+#![allow(dead_code, clippy::unwrap_used, reason = "the bench uses its part of the simulation")]
 
 pub mod catalogue;
 pub mod fault;
@@ -366,13 +366,13 @@ impl Job {
 
 /// The limits for H200 with those between nodes for any number of ports: what a site writes down that knows its own.
 fn h200() -> Baselines {
-    let mut file = Baselines::parse(include_str!("../../../conf/baselines/h200.toml")).unwrap();
+    let mut file = Baselines::parse(include_str!("../../../../conf/baselines/h200.toml")).unwrap();
     file.limits.iter_mut().for_each(|limit| limit.network = None);
     file
 }
 
 pub fn suite(checks: &[CheckName]) -> Suite {
-    let baselines = Baselines::parse(include_str!("../../../conf/baselines/host.toml")).unwrap();
+    let baselines = Baselines::parse(include_str!("../../../../conf/baselines/host.toml")).unwrap();
     Suite {
         checks: checks.to_vec(),
         unbuilt: Vec::new(),

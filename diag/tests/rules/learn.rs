@@ -1,9 +1,10 @@
 //! Limits learned from the reports of simulated jobs, made by the code that makes reports: a healthy part keeps them, one that
 //! is half as fast misses them, and what says too little is refused.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod simulated;
-
+use crate::simulated::fault::Fault;
+use crate::simulated::machine::{Machine, SIZES};
+use crate::simulated::noise::Noise;
+use crate::simulated::{Job, NO_CAPS};
 use diag::baseline::{Baselines, Conditions};
 use diag::baseline_learn::{LEAST_JOBS, LearnError, Learned, learn};
 use diag::baseline_lint::lint;
@@ -20,10 +21,6 @@ use diag::round::{RoundResult, Step};
 use diag::verdict::{Outcome, Status};
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
-use simulated::fault::Fault;
-use simulated::machine::{Machine, SIZES};
-use simulated::noise::Noise;
-use simulated::{Job, NO_CAPS};
 
 const CHECKS: &[CheckName] = &[GemmFlops, KernelLaunch, AllReduce1, AllReduce2, MultiAllReduce2, AllReduce];
 
@@ -52,7 +49,7 @@ fn reports(seed: u64, jobs: u32) -> Vec<Report> {
 
 fn shipped(engine: Engine, gpu: Option<&str>) -> Option<Baselines> {
     assert_eq!((engine, gpu), (Engine::Cuda, Some("NVIDIA H200")));
-    Some(Baselines::parse(include_str!("../../conf/baselines/h200.toml")).unwrap())
+    Some(Baselines::parse(include_str!("../../../conf/baselines/h200.toml")).unwrap())
 }
 
 fn learned(reports: &[Report]) -> Learned {

@@ -1,15 +1,12 @@
 //! Facts of one node, by field case: one thing is changed in a healthy reading and exactly these facts come of it.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod readings;
-
+use crate::readings::{Expected, GIB, assert_facts, needs, node};
 use diag::gpu_facts::FactKind::{Cause, Error, Fault, Note, Skip};
 use diag::gpu_facts::reading::{
     ComputeMode, FabricState, Imex, Memlock, Memory, NodeReading, PciDevice, PeerMemory, Process,
     ProcessOwner, Recovery, Sharing, Shm,
 };
 use diag::gpu_facts::{Needs, of_node};
-use readings::{Expected, GIB, assert_facts, needs, node};
 
 /// Field case, what is changed, what is expected.
 type Case = (&'static str, fn(&mut NodeReading), &'static [Expected]);
@@ -37,6 +34,28 @@ fn a_healthy_node_gives_no_fact() {
     assert_facts("healthy", &of_node(1, &node("n1"), &needs()), &[]);
     // Nor does one that tells nothing at all.
     assert_facts("silent", &of_node(1, &NodeReading::default(), &Needs::default()), &[]);
+}
+
+#[test]
+fn a_process_that_can_t_be_seen_is_told_by_its_memory_and_its_load() {
+    check(&[
+        (
+            "A10, E13, in a container",
+            |it| (it.gpus[1].hidden_bytes, it.gpus[1].busy_percent) = (Some(5 * GIB), Some(98)),
+            &[(Cause, "1 gpu 1", &["another process that can't be seen", "5.0 GiB", "98 % busy"])],
+        ),
+        // The memory of an idle one, or of a system that uses the GPU's as its own (GH200), slows nothing.
+        ("idle", |it| (it.gpus[1].hidden_bytes, it.gpus[1].busy_percent) = (Some(5 * GIB), Some(2)), &[]),
+        ("empty", |it| (it.gpus[1].hidden_bytes, it.gpus[1].busy_percent) = (Some(0), Some(98)), &[]),
+        (
+            "seen",
+            |it| {
+                it.gpus[1].processes = Some(vec![process(9, None)]);
+                (it.gpus[1].hidden_bytes, it.gpus[1].busy_percent) = (Some(5 * GIB), Some(98));
+            },
+            &[(Cause, "1 gpu 1", &["process 9"])],
+        ),
+    ]);
 }
 
 #[test]

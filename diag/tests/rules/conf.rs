@@ -1,6 +1,5 @@
 //! Every file that ships in `conf/` can be read, every check has a limit in each of them, or a written none, and no limit
 //! is one that physics rules out.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
 use std::path::Path;
 

@@ -1,14 +1,12 @@
 //! All thirteen checks together: rails, the fabric, and checks that disagree.
 
-mod simulated;
-
 use std::collections::BTreeSet;
 
+use crate::simulated::{Job, Run};
 use diag::check::CheckName::{self, AllReduce, AllReduce2, MultiAllReduce, MultiAllReduce2};
 use diag::check::{ALL, Phase, Scope};
 use diag::measurement::Subject;
 use diag::verdict::{FaultClass, Finding, Outcome, Status};
-use simulated::{Job, Run};
 
 fn all() -> Vec<CheckName> {
     ALL.iter().map(|spec| spec.name).collect()

@@ -1,6 +1,4 @@
 //! Readings of healthy nodes, for tests that break one thing each.
-#![allow(dead_code, reason = "each test uses a part")]
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use diag::gpu_facts::reading::{
     Clocks, Device, Ecc, Fabric, FabricState, GpuReading, GpuSample, MachineReading, Memlock, Memory,

@@ -1,7 +1,5 @@
 //! A GPU that has no number: it is told of by itself, the others of its node and of the job are judged as ever.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
-
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -1,17 +1,15 @@
 //! Numbers at the edges: what is no number, what lies on either side of a limit, and what there is nobody to compare
 //! with.
 
-mod simulated;
-
 use std::collections::BTreeSet;
 
+use crate::simulated::{Job, Run};
 use diag::baseline::Baselines;
 use diag::check::ALL;
 use diag::check::CheckName::{self, AllReduce1, AllReduce2, GemmFlops};
 use diag::facts::NodeId;
 use diag::measurement::Metric;
 use diag::verdict::{Finding, Outcome, Status};
-use simulated::{Job, Run};
 
 fn with_status(run: &Run, status: Status) -> Vec<&Finding> {
     run.verdict.findings.iter().filter(|one| one.status == status).collect()
@@ -77,7 +75,7 @@ fn shown_by_all(check: CheckName, metric: Metric, value: f64) -> Run {
 // C02, F07: each check tells good from bad, and not the other way round.
 #[test]
 fn numbers_on_either_side_of_each_limit_are_told_apart() {
-    let baselines = Baselines::parse(include_str!("../../conf/baselines/host.toml")).unwrap();
+    let baselines = Baselines::parse(include_str!("../../../conf/baselines/host.toml")).unwrap();
     let shipped = baselines.limits.iter().map(|limit| (limit.check, limit.metric, limit.value));
     // Right results and ports that can be reached need no file.
     let others = [CheckName::NetworkConnectivity, CheckName::KernelLaunch];

@@ -1,8 +1,6 @@
 //! GPUs that are told apart: the bad one is named with its node, its neighbours are not, and limits follow the model,
 //! the number of GPUs and the size of the messages.
 
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
-
 use std::net::{IpAddr, Ipv4Addr};
 
 use diag::baseline::Baselines;
@@ -75,7 +73,7 @@ fn job_of(
     (nodes, gpus): (u32, u32),
     seen: impl Fn(NodeId, &[NodeId], usize) -> Vec<Measurement>,
 ) -> Verdict {
-    let baselines = Baselines::parse(include_str!("../../conf/baselines/h200.toml")).unwrap();
+    let baselines = Baselines::parse(include_str!("../../../conf/baselines/h200.toml")).unwrap();
     let suite = Suite {
         checks: vec![check],
         unbuilt: Vec::new(),

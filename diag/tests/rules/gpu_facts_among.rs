@@ -1,15 +1,12 @@
 //! Facts that only a look at all nodes of a job gives, by field case.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
-
-mod readings;
 
 use std::collections::BTreeSet;
 
+use crate::readings::{Expected, assert_facts, node};
 use diag::gpu_facts::FactKind::{Cause, Error, Fault};
 use diag::gpu_facts::reading::{NodeReading, PciDevice};
 use diag::gpu_facts::{Compared, Fact, Known, Placed, among};
 use proptest::prelude::*;
-use readings::{Expected, assert_facts, node};
 
 /// Field case, nodes of the job, what is changed, what is expected.
 type Case = (&'static str, u32, fn(&mut [NodeReading]), &'static [Expected]);
@@ -170,7 +167,7 @@ fn a_port_counts_when_most_others_have_it_up() {
                 (Cause, "1 nic mlx5_3", &["ports where no other node has one"]),
             ],
         ),
-        ("J01: up on one node only", 4, |it| it[0].machine.rdma[4] = readings::nic(4), &[]),
+        ("J01: up on one node only", 4, |it| it[0].machine.rdma[4] = crate::readings::nic(4), &[]),
         ("half is no majority", 3, |it| (0..2).for_each(|at| down(&mut it[at], 2)), &[]),
         (
             "J05: the subnet manager's part",
@@ -270,11 +267,11 @@ proptest! {
 #[test]
 fn what_a_node_tells_the_others_is_small() {
     let size = |known: &Known| serde_json::to_string(known).unwrap().len();
-    assert!(size(&Known::of(0, &node("n0"), &readings::needs())) < 1500);
+    assert!(size(&Known::of(0, &node("n0"), &crate::readings::needs())) < 1500);
     let mut worst = node("n0");
     worst.trouble = vec!["x".repeat(5000); 100];
-    worst.machine.rdma = (0..200).map(|_| readings::nic(1)).collect();
+    worst.machine.rdma = (0..200).map(|_| crate::readings::nic(1)).collect();
     worst.machine.pci.iter_mut().for_each(|one| one.driver = None);
-    worst.gpus = (0..200).map(readings::gpu).collect();
-    assert!(size(&Known::of(0, &worst, &readings::needs())) < 14_000, "a hello has 16 KiB");
+    worst.gpus = (0..200).map(crate::readings::gpu).collect();
+    assert!(size(&Known::of(0, &worst, &crate::readings::needs())) < 14_000, "a hello has 16 KiB");
 }

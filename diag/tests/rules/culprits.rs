@@ -1,19 +1,17 @@
 //! Who is named, at every position and in every size of job: single faults, two faults, links, ports, absent and
 //! lost nodes.
 
-mod simulated;
-
 use std::collections::BTreeSet;
 
+use crate::simulated::fault::Fault;
+use crate::simulated::noise::Noise;
+use crate::simulated::{Job, Run};
 use diag::check::CheckName::{self, AllReduce1, AllReduce2, GemmFlops, NetworkConnectivity};
 use diag::conclude::Caps;
 use diag::facts::NodeId;
 use diag::measurement::Subject;
 use diag::verdict::{FaultClass, Finding, Outcome, Status};
 use proptest::prelude::*;
-use simulated::fault::Fault;
-use simulated::noise::Noise;
-use simulated::{Job, Run};
 
 const SUITE: &[CheckName] = &[GemmFlops, AllReduce1, NetworkConnectivity, AllReduce2];
 

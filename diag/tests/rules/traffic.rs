@@ -1,10 +1,11 @@
 //! Other traffic on the ports of a node: it is recognised, named as the cause of slow numbers, and nobody is drained for it.
 
-mod readings;
-mod simulated;
-
 use std::collections::BTreeSet;
 
+use crate::readings::node;
+use crate::simulated::Run;
+use crate::simulated::catalogue::{CAPS, drained, job};
+use crate::simulated::fault::Fault;
 use diag::check::CheckName::{self, AllReduce, AllReduce2, MultiAllReduce2};
 use diag::conclude::verdict;
 use diag::gpu_facts::reading::Moved;
@@ -12,10 +13,6 @@ use diag::gpu_facts::{Compared, Fact, FactKind, Quiet, other_traffic};
 use diag::measurement::Subject;
 use diag::round::NodeOutcome;
 use diag::verdict::{Outcome, Status};
-use readings::node;
-use simulated::Run;
-use simulated::catalogue::{CAPS, drained, job};
-use simulated::fault::Fault;
 
 /// 400 Gbit/s for 50 ms.
 const ALL: u64 = 2_500_000_000;
@@ -86,7 +83,7 @@ fn ports_that_the_gpus_do_not_use_say_nothing() {
 }
 
 /// The same run where a node sees other traffic in each of its rounds.
-fn disturbed(job: &simulated::Job, run: &Run, checks: &[CheckName]) -> Run {
+fn disturbed(job: &crate::simulated::Job, run: &Run, checks: &[CheckName]) -> Run {
     let busy = quiet(&[0; 4], &[0, ALL / 5, 0, 0]);
     let facts = facts(&busy, &busy);
     let mut results = run.results.clone();

@@ -1,12 +1,10 @@
 //! What is known of GPUs and network devices, from the readings of nodes to the outcome and the drains: a part at fault, a
 //! cause that explains a slow number, a thing to mend, a node that has nothing to measure.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
-
-mod readings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::readings::{needs, node, sample};
 use diag::action::{Case, decide};
 use diag::baseline::Baselines;
 use diag::check::CheckName::{self, AllReduce1, AllReduce2, GemmFlops};
@@ -23,7 +21,6 @@ use diag::round::{NodeOutcome, Round, RoundResult, Step};
 use diag::topology::Leaves;
 use diag::verdict::{FaultClass, Finding, Outcome, Status, Verdict};
 use jiff::Timestamp;
-use readings::{needs, node, sample};
 
 const MODEL: &str = "NVIDIA H200";
 

@@ -1,18 +1,16 @@
 //! Jobs whose leaf switches Slurm knows: a leaf is named and its nodes are not, a node that is alone below its leaf is not
 //! drained for what may be the leaf's, and whoever is at fault by itself is named as ever.
 
-mod simulated;
-
 use std::collections::BTreeSet;
 
+use crate::simulated::catalogue::{ALL, CAPS, CHECKS, Class, Judged, drained, job, judged};
+use crate::simulated::fault::Fault;
+use crate::simulated::machine::Machine;
+use crate::simulated::{Job, Run};
 use diag::check::CheckName::{AllReduce, AllReduce2, GemmFlops, MultiAllReduce2};
 use diag::facts::NodeId;
 use diag::measurement::Subject;
 use diag::verdict::{FaultClass, Finding, Outcome, Status};
-use simulated::catalogue::{ALL, CAPS, CHECKS, Class, Judged, drained, job, judged};
-use simulated::fault::Fault;
-use simulated::machine::Machine;
-use simulated::{Job, Run};
 
 /// A job whose leaves have so many nodes.
 fn leaves_of(per_leaf: u32, size: u32, seed: u64) -> Job {

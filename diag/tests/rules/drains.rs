@@ -1,7 +1,5 @@
 //! The budget that all jobs share: what is drained, what is held back, what is given back, and that no order of events
 //! lets jobs that fail at once exceed it.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
-
 use diag::action::drains::{Admission, Kind, Picture, Row, admit, surplus};
 use diag::drain_memory::Memory;
 use diag::job::NodeView;

@@ -1,9 +1,9 @@
 //! What is done about a verdict: by action, kind of job, policy and cap.
 
-mod simulated;
-
 use std::collections::BTreeSet;
 
+use crate::simulated::noise::Noise;
+use crate::simulated::{Job, Run};
 use diag::action::{Case, Decision, JobAction, decide};
 use diag::check::CheckName::{self, AllReduce2, GemmFlops, NetworkConnectivity};
 use diag::conclude::Caps;
@@ -12,8 +12,6 @@ use diag::measurement::Subject;
 use diag::policy::{ControllerLost, Policy, Undecided};
 use diag::request::FailAction::{self, Drain, Fail, Requeue, Retain};
 use diag::verdict::{Finding, Outcome, Status};
-use simulated::noise::Noise;
-use simulated::{Job, Run};
 
 fn batch() -> JobView {
     JobView { job_id: 12, batch: true, requeue: true, state: "RUNNING".into(), ..JobView::default() }
