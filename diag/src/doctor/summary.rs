@@ -46,7 +46,11 @@ pub fn page(facts: &Facts) -> Vec<(&'static str, String)> {
         page.push(("plugin", format!("{}, for Slurm {}", file.path.display(), major_minor(*stamp))));
     }
     page.push(("policy", format!("{}, engine {}", site.policy_file.path.display(), site.policy.engine)));
-    page.push(("limits", site.policy.paths.baseline_dir.display().to_string()));
+    let own = site.policy.paths.baseline_dir.display();
+    page.push((
+        "limits",
+        if site.has_limits { own.to_string() } else { "those that are built in".to_owned() },
+    ));
     if node.munge.is_none() {
         page.push(("munge", "made and read a credential".to_owned()));
     }

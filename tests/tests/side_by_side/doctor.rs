@@ -52,6 +52,7 @@ fn replace(cluster: &Cluster, old: &str, new: &str) {
     std::fs::write(&path, text.replace(old, new)).unwrap();
 }
 
+// A23.
 #[test]
 fn what_is_planted_is_found_and_what_is_mended_is_found_no_more() {
     let _machine = side_by_side().unwrap();

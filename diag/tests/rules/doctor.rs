@@ -1,5 +1,4 @@
 //! `aimaster doctor` over planted mistakes: each is found, and nothing else with it.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use diag::doctor::facts::{
     Entry, Facts, Is, Machine, Node, PlugLine, Plugin, Release, Site, SiteProlog, Slurm, Unit,
@@ -296,6 +295,7 @@ fn all_is_well_where_nothing_is_planted() {
     }
 }
 
+// A23.
 #[test]
 fn every_planted_mistake_is_found_and_only_it() {
     let rows = [SLURM, PLUGIN, FILES, MACHINE].concat();
