@@ -11,6 +11,7 @@ use diag::runtime_report::{RuntimeReport, joint_outcome};
 use diag::verdict::Outcome;
 use serde::Serialize;
 
+use crate::colour::{Colour, Tone};
 use crate::files::{self, Found};
 use crate::{config, follow};
 
@@ -66,10 +67,23 @@ pub fn last(folder: &Path, arguments: &Arguments) -> Result<ExitCode> {
     for trouble in &found.troubles {
         eprintln!("aimaster: {}", printable(trouble));
     }
-    let shown = if arguments.json { escaped(&json(&found)?) } else { text(&found) };
+    let shown = if arguments.json { escaped(&json(&found)?) } else { coloured(&text(&found)) };
     // A reader that went away, such as `head`, is no error.
     _ = std::io::stdout().write_all(shown.as_bytes());
     Ok(ExitCode::from(code(&found)))
+}
+
+/// The outcome of each line in its colour, for a terminal.
+#[must_use]
+pub fn coloured(text: &str) -> String {
+    let words = [
+        ("PASS", Tone::Good),
+        ("FAIL", Tone::Bad),
+        ("ERROR", Tone::Notice),
+        ("SUSPECT", Tone::Notice),
+        ("ENVIRONMENT", Tone::Notice),
+    ];
+    Colour::of_stdout().lines(text, &words)
 }
 
 fn text(found: &Found) -> String {
@@ -139,16 +153,21 @@ fn escaped(json: &str) -> String {
     out
 }
 
+/// The exit code of an outcome.
+#[must_use]
+pub fn code_of(outcome: Outcome) -> u8 {
+    match outcome {
+        Outcome::Pass => 0,
+        Outcome::Fail => 1,
+        Outcome::Skip | Outcome::Error | Outcome::Suspect | Outcome::Environment => 3,
+    }
+}
+
 /// A fault is one wherever it shows; what the runtime check could not see does not undo what passed before the start.
 fn code(found: &Found) -> u8 {
     let before = found.report.as_ref().map(|(report, _)| report.outcome);
     let during = joint_outcome(&found.runtime).filter(|one| before.is_none() || *one != Outcome::Skip);
-    let codes = before.into_iter().chain(during).map(|outcome| match outcome {
-        Outcome::Pass => 0,
-        Outcome::Fail => 1,
-        Outcome::Skip | Outcome::Error | Outcome::Suspect | Outcome::Environment => 3,
-    });
-    let codes: Vec<u8> = codes.collect();
+    let codes: Vec<u8> = before.into_iter().chain(during).map(code_of).collect();
     if codes.contains(&1) { 1 } else { codes.into_iter().max().unwrap_or(3) }
 }
 

@@ -251,7 +251,7 @@ mod tests {
         let base = tempfile::tempdir_in("/var/tmp").unwrap();
         let rights = Rights { readers: ReportReaders::User, gid: Some(0), ..rights(ReportOwner::Root) };
         let path = write(&place(base.path()), b"{}\n", rights).unwrap();
-        let mut list = vec![0; 100];
+        let mut list = [0; 100];
         match rustix::fs::getxattr(&path, ACCESS_LIST, &mut list[..]) {
             Ok(length) => {
                 // The group's bits are the list's mask now.

@@ -28,23 +28,23 @@ pub enum PathError {
     /// Somebody else could have put another program there.
     #[error("{} can be changed by others than root (owner {owner}, mode {mode:o}); mend that, or name another", .path.display())]
     Open {
-        /// What.
+        /// What can be changed: the file, or a folder above it.
         path: PathBuf,
         /// Whose it is.
         owner: u32,
-        /// Its mode.
+        /// Its permissions.
         mode: u32,
     },
     /// It is no program.
     #[error("{} is no program", .path.display())]
     NoProgram {
-        /// What.
+        /// What lies there.
         path: PathBuf,
     },
     /// Links that lead nowhere.
     #[error("{} goes through more than {MOST_LINKS} symbolic links", .path.display())]
     Links {
-        /// Where they begin.
+        /// Where the way begins.
         path: PathBuf,
     },
     /// The operating system refused.
@@ -52,7 +52,7 @@ pub enum PathError {
     Unreadable {
         /// What.
         path: PathBuf,
-        /// What it said.
+        /// Its words.
         source: std::io::Error,
     },
 }
@@ -96,10 +96,21 @@ enum Rule {
     Now,
 }
 
+/// The same of what root will use, whoever asks: nobody else's files are as good as root's then.
+///
+/// # Errors
+/// Others than root can change it or the way to it, or it can't be looked at.
+pub fn of_root(path: &Path) -> Result<bool, PathError> {
+    Ok(walk_of(path, Rule::Ever, 0)?.is_some())
+}
+
 /// Follows `path` to what is there.
 fn walk(path: &Path, rule: Rule) -> Result<Option<(PathBuf, Metadata)>, PathError> {
     // Where this software does not run as root, its own user's files are as good as its own program.
-    let own = rustix::process::geteuid().as_raw();
+    walk_of(path, rule, rustix::process::geteuid().as_raw())
+}
+
+fn walk_of(path: &Path, rule: Rule, own: u32) -> Result<Option<(PathBuf, Metadata)>, PathError> {
     let mut parts: VecDeque<OsString> = names(path);
     let mut at = PathBuf::from("/");
     let mut last = look(&at)?;

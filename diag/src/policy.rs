@@ -3,6 +3,7 @@
 
 mod budget;
 mod c4d_keys;
+mod origins;
 mod read;
 mod slots;
 mod tree;
@@ -22,6 +23,7 @@ use crate::xid::XidTable;
 
 pub use budget::Budget;
 pub use c4d_keys::MOST_DENIED;
+pub use origins::lines;
 pub use tree::MAX_POLICY_BYTES;
 
 /// Where the policy is if nobody names another file.

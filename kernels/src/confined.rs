@@ -10,7 +10,7 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
-pub use user::{UserError, resolve};
+pub use user::{UserError, look_up, resolve};
 
 /// The first descriptor after standard input, output and error.
 const FIRST_DESCRIPTOR: i32 = 3;

@@ -6,9 +6,9 @@ mod install;
 mod packages;
 mod stage;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use stage::{Stages, cargo};
 
@@ -53,6 +53,8 @@ enum Task {
     },
     /// Rewrite the parts of the documentation that are made from the code.
     Docs,
+    /// Write the manual pages and completions that packages ship, below target/share.
+    Man,
     /// Build for production and copy plugin, helpers, policy and baselines to where Slurm looks for them.
     Install {
         /// Install below this folder in place of /.
@@ -100,6 +102,7 @@ fn main() -> Result<()> {
         Task::Bench { what: Bench::Trust { counts } } => bench_rules("trust", &counts),
         Task::Bench { what: Bench::C4d { counts } } => bench_rules("c4d", &counts),
         Task::Docs => docs(),
+        Task::Man => man(),
         Task::Install { root } => install::install(&root),
     }
 }
@@ -150,6 +153,32 @@ fn bench_rules(name: &str, counts: &[String]) -> Result<()> {
 fn docs() -> Result<()> {
     let run = || cargo(&["test", "--quiet", "--package", "aimaster-tests", "--test", "docs"]);
     run().or_else(|_| run())
+}
+
+/// They are made from the program's own arguments, so they are not kept in the tree.
+fn man() -> Result<()> {
+    let aimaster = ["run", "--quiet", "--package", "cli", "--bin", "aimaster", "--"];
+    let share = Path::new("target/share");
+    let folder = share.join("man/man1").display().to_string();
+    cargo(&[&aimaster[..], &["man-pages", &folder]].concat())?;
+    for (shell, to) in [
+        ("bash", "bash-completion/completions/aimaster"),
+        ("zsh", "zsh/site-functions/_aimaster"),
+        ("fish", "fish/vendor_completions.d/aimaster.fish"),
+    ] {
+        let to = share.join(to);
+        std::fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+        let mut command =
+            std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let output =
+            command.args(aimaster).args(["completions", shell]).output().context("can't run cargo")?;
+        if !output.status.success() {
+            bail!("aimaster completions {shell}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        std::fs::write(&to, output.stdout).with_context(|| format!("can't write {}", to.display()))?;
+        println!("{}", to.display());
+    }
+    Ok(())
 }
 
 fn test(only: Option<&str>) -> Result<()> {
