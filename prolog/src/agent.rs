@@ -29,10 +29,25 @@ use crate::run_folder::RunFolder;
 const AGENT: &str = "aimaster-c4d";
 
 /// How long it may take to be ready: it opens a few files and stops an agent of an earlier run, if there is one.
-pub const READY_WAIT: Duration = Duration::from_secs(8);
+const READY_WAIT: Duration = Duration::from_secs(8);
+
+/// How long it may take at least, however little of the request's time is left: it needs some milliseconds.
+const READY_AT_LEAST: Duration = Duration::from_millis(500);
 
 /// How long an agent that was given up may take to be gone.
 const KILL_WAIT: Duration = Duration::from_millis(200);
+
+/// How long the start of an agent may take, where all of the prolog must be over at `end`.
+#[must_use]
+pub fn patience(end: Instant) -> Duration {
+    READY_WAIT.min(end.saturating_duration_since(Instant::now())).max(READY_AT_LEAST)
+}
+
+/// The same with what comes after it, for the plugin.
+#[must_use]
+pub fn longest(patience: Duration) -> Duration {
+    patience + KILL_WAIT
+}
 
 /// What the agents need of a meeting.
 #[must_use]
@@ -51,11 +66,16 @@ pub fn met(session: &Session) -> Met {
     Met { key: *session.agents_key(), joined, addresses }
 }
 
-/// Starts the agent, and returns once it watches.
+/// Starts the agent, and returns once it watches, within `patience`.
 ///
 /// # Errors
 /// It can't be started, refuses, or is not ready in time; none is left then.
-pub async fn start(assignment: &Assignment, watch: Watch, met: Option<Met>) -> Result<()> {
+pub async fn start(
+    assignment: &Assignment,
+    watch: Watch,
+    met: Option<Met>,
+    patience: Duration,
+) -> Result<()> {
     let program = std::env::current_exe().context("where is this program?")?.with_file_name(AGENT);
     let library = program.with_file_name(LIBRARY);
     let telemetry = telemetry_of(assignment, &library)?;
@@ -77,8 +97,8 @@ pub async fn start(assignment: &Assignment, watch: Watch, met: Option<Met>) -> R
         .with_context(|| {
             format!("{} can't be started: install it beside the other helpers", program.display())
         })?;
-    let answered = timeout(READY_WAIT, hand_over(&mut agent, &text)).await;
-    let answer = answered.unwrap_or_else(|_| bail!("it was not ready within {READY_WAIT:?}"));
+    let answered = timeout(patience, hand_over(&mut agent, &text)).await;
+    let answer = answered.unwrap_or_else(|_| bail!("it was not ready within {patience:?}"));
     let told = answer.and_then(|()| match &telemetry {
         Telemetry::Socket(name) => {
             let library = library.to_string_lossy().into_owned();

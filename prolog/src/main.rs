@@ -18,7 +18,6 @@ use diag::check::{CheckName, Phase};
 use diag::gate::Gate;
 use diag::policy::{POLICY_FILE, Undecided};
 use diag::report::{phase_line, printable};
-use diag::request::effective::Watch;
 use diag::round::RoundResult;
 use jiff::Timestamp;
 use prolog::agent;
@@ -136,11 +135,16 @@ async fn run(whole: &Assignment, begun: (Instant, Timestamp)) -> Gate {
     } else if suite.checks.is_empty() {
         trouble(on_error, true, &anyhow::anyhow!("{}", asked.notices.join("; "))).into()
     } else {
-        announce(Duration::from_secs(asked.timeout_s.into()) + CONCLUSION, asked.watch);
+        announce(Duration::from_secs(asked.timeout_s.into()) + CONCLUSION);
         check(assignment, begun, &events).await
     };
     let Some(watch) = asked.watch.filter(|_| gate.start) else { return gate };
-    let Err(error) = agent::start(whole, watch, met.filter(|_| apart.is_none())).await else { return gate };
+    // A deadline of its own: an earlier part that hangs must not have the agent's time too.
+    let end = begun.0 + Duration::from_secs(asked.timeout_s.into()) + LAST_WORD;
+    let patience = agent::patience(end);
+    announce(agent::longest(patience));
+    let met = met.filter(|_| apart.is_none());
+    let Err(error) = agent::start(whole, watch, met, patience).await else { return gate };
     let line = format!("runtime check: ERROR: nobody watches the job on {}: {error:#}", job.node);
     events.log(&format!("event=RuntimeCheckFailed outcome=ERROR summary={line:?}"));
     gate.with(printable(&line))
@@ -150,7 +154,7 @@ async fn run(whole: &Assignment, begun: (Instant, Timestamp)) -> Gate {
 /// meeting each of them judges by itself.
 async fn meet(assignment: &Assignment, begun: Instant, events: &Events) -> Checked {
     let deadline = agent::meeting_ends(assignment, begun);
-    announce(deadline - begun + CONCLUSION, assignment.asked.watch);
+    announce(deadline - begun + CONCLUSION);
     let Watching { mut stopping, task, .. } = watching(assignment, deadline, events);
     let facts = meeting::bare_facts(assignment).await;
     let met = match meeting::session(assignment, &facts, events, &mut stopping).await {
@@ -292,8 +296,7 @@ fn say_phases(
 }
 
 /// Tells the plugin, which reads this process's standard output, how long to wait for it.
-fn announce(time: Duration, watch: Option<Watch>) {
-    let time = time + watch.map_or(Duration::ZERO, |_| agent::READY_WAIT);
+fn announce(time: Duration) {
     say(&format!("deadline_ms {}", time.as_millis()));
 }
 

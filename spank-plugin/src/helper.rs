@@ -1,6 +1,6 @@
 //! Runs a helper program with a deadline that holds whatever the helper does. The helper is believed in two
-//! things only: its own deadline, which the first line of its output says, and that it has nothing more to do,
-//! which the last one says. What it means that a helper failed is decided elsewhere.
+//! things only: its own deadline, which the first line of its output says (and a later one says anew, where more is to be
+//! done), and that it has nothing more to do, which the last one says. What it means that a helper failed is decided elsewhere.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -23,7 +23,10 @@ pub const DONE_WORD: &str = "done";
 /// a broken number must not hold a node for good.
 const MAX_DEADLINE: Duration = Duration::from_secs(24 * 3600);
 
-/// How much of a helper's lines is kept; the two need 40 bytes.
+/// Most lines in which a helper says a deadline: the checks' and the agent's.
+const MAX_DEADLINES: usize = 2;
+
+/// How much of a helper's lines is kept; the three need 60 bytes.
 const MAX_LINES: usize = 128;
 
 /// How much of what a helper says on its standard error goes to the log.
@@ -154,7 +157,8 @@ struct Watch {
     limits: Limits,
     started: Instant,
     until: Instant,
-    answered: bool,
+    /// How many deadlines it has said.
+    answers: usize,
     done: bool,
     lines: Output<std::process::ChildStdout>,
     errors: Output<std::process::ChildStderr>,
@@ -166,7 +170,7 @@ impl Watch {
         let lines = Output { source: child.stdout.take(), kept: Vec::new(), most: MAX_LINES };
         let errors = Output { source: child.stderr.take(), kept: Vec::new(), most: MAX_ERRORS };
         let until = started + limits.first;
-        Self { child, limits, started, until, answered: false, done: false, lines, errors }
+        Self { child, limits, started, until, answers: 0, done: false, lines, errors }
     }
 
     fn until_end(&mut self) -> End {
@@ -189,7 +193,7 @@ impl Watch {
             }
             if now >= self.until {
                 self.stop();
-                return End::Overran { after: self.started.elapsed(), answered: self.answered };
+                return End::Overran { after: self.started.elapsed(), answered: self.answers > 0 };
             }
             self.read_outputs(TICK.min(self.until - now));
             self.look_for_words();
@@ -224,7 +228,7 @@ impl Watch {
         }
     }
 
-    /// Takes the helper's deadline over once its first line is there, and gives it little time once it is done.
+    /// Takes a deadline over once its line is there, and gives the helper little time once it is done.
     fn look_for_words(&mut self) {
         if self.done || !self.limits.handshake {
             return;
@@ -234,12 +238,12 @@ impl Watch {
             self.until = self.until.min(Instant::now() + self.limits.ending);
             return;
         }
-        if self.answered {
-            return;
-        }
-        if let Some(deadline) = deadline_of(&self.lines.kept) {
-            self.answered = true;
-            self.until = Instant::now() + deadline.min(MAX_DEADLINE) + self.limits.grace;
+        let said = deadlines(&self.lines.kept);
+        if said.len() > self.answers
+            && let Some(deadline) = said.last()
+        {
+            self.answers = said.len();
+            self.until = Instant::now() + (*deadline).min(MAX_DEADLINE) + self.limits.grace;
         }
     }
 
@@ -275,18 +279,25 @@ impl Watch {
     }
 }
 
-/// The deadline that a complete first line says.
-fn deadline_of(output: &[u8]) -> Option<Duration> {
-    let end = output.iter().position(|byte| *byte == b'\n')?;
-    let line = std::str::from_utf8(&output[..end]).ok()?;
-    let number = line.strip_prefix(DEADLINE_WORD)?.strip_prefix(' ')?;
+/// The deadlines that the first complete lines say.
+fn deadlines(output: &[u8]) -> Vec<Duration> {
+    complete_lines(output).map_while(deadline_of).take(MAX_DEADLINES).collect()
+}
+
+/// The deadline that a line says.
+fn deadline_of(line: &[u8]) -> Option<Duration> {
+    let number = std::str::from_utf8(line).ok()?.strip_prefix(DEADLINE_WORD)?.strip_prefix(' ')?;
     number.trim().parse().ok().map(Duration::from_millis)
 }
 
 /// Whether one of the complete lines says that the helper is done.
 fn is_done(output: &[u8]) -> bool {
+    complete_lines(output).any(|line| line == DONE_WORD.as_bytes())
+}
+
+fn complete_lines(output: &[u8]) -> impl Iterator<Item = &[u8]> {
     let complete = output.iter().rposition(|byte| *byte == b'\n').map_or(&[][..], |end| &output[..end]);
-    complete.split(|byte| *byte == b'\n').any(|line| line == DONE_WORD.as_bytes())
+    complete.split(|byte| *byte == b'\n')
 }
 
 #[cfg(test)]
@@ -400,11 +411,26 @@ mod tests {
 
     #[test]
     fn only_a_complete_and_right_line_is_an_answer() {
-        assert_eq!(deadline_of(b"deadline_ms 12\nmore"), Some(Duration::from_millis(12)));
+        let ms = Duration::from_millis;
+        assert_eq!(deadlines(b"deadline_ms 12\nmore"), [ms(12)]);
+        assert_eq!(deadlines(b"deadline_ms 12\ndeadline_ms 5\ndeadline_ms 7\n"), [ms(12), ms(5)]);
+        assert_eq!(deadlines(b"deadline_ms 12\ndone\ndeadline_ms 7\n"), [ms(12)]);
         for wrong in [&b"deadline_ms 12"[..], b"deadline_ms -1\n", b"deadline_msx 3\n", b"\n", b"\xff\n", b""]
         {
-            assert_eq!(deadline_of(wrong), None);
+            assert_eq!(deadlines(wrong), []);
         }
-        assert_eq!(deadline_of(b"deadline_ms 99999999999999999999\n"), None);
+        assert_eq!(deadlines(b"deadline_ms 99999999999999999999\n"), []);
+    }
+
+    // A helper that stops before it says the second one is held by the first.
+    #[test]
+    fn a_second_deadline_takes_the_place_of_the_first() {
+        let (run, took) =
+            shell("echo deadline_ms 9000; sleep 0.2; echo deadline_ms 100; exec sleep 60", SHORT);
+        assert!(matches!(run.end, End::Overran { answered: true, .. }), "{run:?}");
+        assert!(took < Duration::from_millis(1500), "{took:?}");
+        let script = "echo deadline_ms 200; sleep 0.2; echo deadline_ms 5000; sleep 0.7; exit 3";
+        let (run, _) = shell(script, SHORT);
+        assert!(matches!(run.end, End::Exited(status) if status.code() == Some(3)), "{run:?}");
     }
 }
