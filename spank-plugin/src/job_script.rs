@@ -26,20 +26,30 @@ const RELEASE_VARIABLE: &str = "AIMASTER_SLURM_RELEASE";
 /// Most lines of a helper's standard error that go to slurmd's log.
 const MAX_ERROR_LINES: usize = 20;
 
+/// How often the epilog's helper is started where it does not come to its own end: nobody else removes what a job left
+/// on this node, and whatever ended the first one may be over.
+const EPILOG_STARTS: u32 = 2;
+
 /// Runs `aimaster-prolog`.
 pub fn prolog(spank: &SpankHandle, arguments: &Arguments) {
     let after = "the job goes on and policy's on_error decides whether it starts";
-    start(spank, arguments, "aimaster-prolog", Limits::PROLOG, after);
+    start(spank, arguments, "aimaster-prolog", (Limits::PROLOG, 1), after);
 }
 
 /// Runs `aimaster-epilog`.
 pub fn epilog(spank: &SpankHandle, arguments: &Arguments) {
     let after = "the job's run folder may stay until the node starts anew, nothing else depends on it";
-    start(spank, arguments, "aimaster-epilog", Limits::EPILOG, after);
+    start(spank, arguments, "aimaster-epilog", (Limits::EPILOG, EPILOG_STARTS), after);
 }
 
-/// `after`: what comes of it if the helper fails.
-fn start(spank: &SpankHandle, arguments: &Arguments, name: &str, limits: Limits, after: &str) {
+/// `starts`: how often, at most. `after`: what comes of it if the helper fails.
+fn start(
+    spank: &SpankHandle,
+    arguments: &Arguments,
+    name: &str,
+    (limits, starts): (Limits, u32),
+    after: &str,
+) {
     if !arguments.starts_helpers {
         return;
     }
@@ -66,12 +76,28 @@ fn start(spank: &SpankHandle, arguments: &Arguments, name: &str, limits: Limits,
             Err(cause) => info(&format!("{name}: {variable} is taken from the environment: {cause}")),
         }
     }
-    let run = helper::run(&mut command, limits);
-    for line in error_lines(&run.errors) {
-        info(&format!("{name}: {line}"));
+    for turn in 1..=starts {
+        let run = helper::run(&mut command, limits);
+        for line in error_lines(&run.errors) {
+            info(&format!("{name}: {line}"));
+        }
+        let again = turn < starts && was_cut_short(&run.end);
+        let after = if again { "it is started once more" } else { after };
+        if let Some(line) = complaint(&program, &run.end, after) {
+            error(&line);
+        }
+        if !again {
+            return;
+        }
     }
-    if let Some(line) = complaint(&program, &run.end, after) {
-        error(&line);
+}
+
+/// Whether something from outside ended it: a signal, or this plugin's own limit.
+fn was_cut_short(end: &End) -> bool {
+    match end {
+        End::Exited(status) => status.signal().is_some(),
+        End::Overran { .. } | End::Lost(_) => true,
+        End::Left { .. } | End::NotStarted(_) => false,
     }
 }
 
@@ -195,6 +221,15 @@ mod tests {
         let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
         let line = complaint(program, &End::NotStarted(missing), "").unwrap();
         assert!(line.contains("/x/aimaster-prolog") && line.contains("helpers=DIR"), "{line}");
+    }
+
+    #[test]
+    fn only_a_helper_that_was_cut_short_is_started_again() {
+        let end = |raw| End::Exited(ExitStatus::from_raw(raw));
+        assert!(was_cut_short(&end(9)) && !was_cut_short(&end(0)) && !was_cut_short(&end(3 << 8)));
+        let overran = End::Overran { after: Duration::from_secs(10), answered: false };
+        let missing = End::NotStarted(std::io::Error::from(std::io::ErrorKind::NotFound));
+        assert!(was_cut_short(&overran) && !was_cut_short(&missing));
     }
 
     #[test]
