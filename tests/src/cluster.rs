@@ -203,6 +203,12 @@ impl Cluster {
         groups.limit(&self.base.id, node, percent)
     }
 
+    /// Control groups that somebody made on the machines of this cluster.
+    pub(crate) fn groups_below(&self) -> Vec<String> {
+        let below = self.cgroups.as_ref().map(|groups| groups.below(&self.base.id)).unwrap_or_default();
+        below.into_iter().map(|group| group.display().to_string()).collect()
+    }
+
     /// A file in `<base>/log`.
     pub fn log_file(&self, name: &str) -> PathBuf {
         self.base.path.join("log").join(name)

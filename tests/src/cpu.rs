@@ -115,6 +115,11 @@ impl Cgroups {
         all
     }
 
+    /// The groups below those of a cluster's machines: nothing here makes any.
+    pub(crate) fn below(&self, id: &str) -> Vec<PathBuf> {
+        subdirectories(&self.root.join(id)).iter().flat_map(|machine| subdirectories(machine)).collect()
+    }
+
     /// Removes the groups of one cluster, as far as they are empty.
     pub(crate) fn remove(&self, id: &str) {
         let top = self.root.join(id);

@@ -55,6 +55,7 @@ mod fault;
 mod fields;
 mod files;
 mod install;
+pub mod matrix;
 mod node;
 pub mod plugin;
 mod process;

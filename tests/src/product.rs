@@ -77,6 +77,16 @@ pub fn policy_text(cluster: &Cluster, policy: &str) -> Result<String> {
     Ok(table.to_string())
 }
 
+/// One policy laid over another.
+///
+/// # Errors
+/// One of them is no TOML.
+pub(crate) fn laid_over(below: &str, above: &str) -> Result<String> {
+    let mut table: toml::Table = below.parse().with_context(|| format!("policy: {below}"))?;
+    lay_over(&mut table, above.parse().with_context(|| format!("policy: {above}"))?);
+    Ok(table.to_string())
+}
+
 fn lay_over(below: &mut toml::Table, above: toml::Table) {
     for (key, value) in above {
         match (below.get_mut(&key), value) {

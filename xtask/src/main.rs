@@ -36,6 +36,17 @@ enum Task {
         #[arg(long, default_value_t = 10)]
         runs: u32,
     },
+    /// Faults in every phase of a job with checks, on the local Slurm; rewrites docs/faults.md.
+    Matrix {
+        /// Only cells whose names contain all these words, such as `stop coordinator`.
+        words: Vec<String>,
+        /// Only those without a good result of an earlier run.
+        #[arg(long)]
+        unfinished: bool,
+        /// How many clusters run side by side.
+        #[arg(long, default_value_t = 6)]
+        clusters: u32,
+    },
     /// Run thousands of jobs without checks and hundreds with them: none may leave memory, descriptors, files or processes
     /// behind. Prints a table; takes half an hour.
     Leaks {
@@ -96,6 +107,7 @@ fn main() -> Result<()> {
         Task::Demo => demo(),
         Task::Test { only } => test(only.as_deref()),
         Task::Soak { runs } => soak(runs),
+        Task::Matrix { words, unfinished, clusters } => matrix(&words, unfinished, clusters),
         Task::Leaks { plain, suites } => leaks(plain, suites),
         Task::Bench { what: Bench::Gpu { repeats } } => bench("prolog", "gpu", repeats),
         Task::Bench { what: Bench::Telemetry { repeats } } => bench_telemetry(repeats),
@@ -122,6 +134,17 @@ fn soak(runs: u32) -> Result<()> {
     packages::install()?;
     cargo(&["build", "--quiet", "--workspace"])?;
     cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "soak", "--", &runs.to_string()])
+}
+
+fn matrix(words: &[String], unfinished: bool, clusters: u32) -> Result<()> {
+    packages::install()?;
+    cargo(&["build", "--quiet", "--workspace"])?;
+    let clusters = clusters.to_string();
+    let mut all = vec!["run", "--quiet", "--package", "aimaster-tests", "--bin", "matrix", "--"];
+    all.extend(["--clusters", &clusters]);
+    all.extend(unfinished.then_some("--unfinished"));
+    all.extend(words.iter().map(String::as_str));
+    cargo(&all)
 }
 
 fn leaks(plain: u32, suites: u32) -> Result<()> {

@@ -11,6 +11,7 @@ mod config_faults;
 mod controller;
 mod doctor;
 mod drains;
+mod faults;
 mod gloo_faults;
 mod gpu_states;
 mod history;
