@@ -4,6 +4,7 @@
 mod actions;
 mod conf;
 mod culprits;
+mod doctor;
 mod drains;
 mod evidence;
 mod gpu_facts;

@@ -1,5 +1,5 @@
-//! Whether a program may be run, or a library loaded, that the policy names: nobody but root can have changed it, or any folder on the
-//! way to it. A walk by hand, because a symbolic link may lead through a folder that the path doesn't show.
+//! Whether a program may be run, a library loaded, or a policy believed: nobody but root can have changed it, or any folder
+//! on the way to it. A walk by hand, because a symbolic link may lead through a folder that the path doesn't show.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -13,6 +13,12 @@ const MOST_LINKS: u32 = 40;
 /// Bits that let others than the owner write.
 const OTHERS_WRITE: u32 = 0o022;
 
+/// The bit that lets the group write.
+const GROUP_WRITES: u32 = 0o020;
+
+/// The bit of a folder in which nobody removes or renames what is another's.
+const STICKY: u32 = 0o1000;
+
 /// Any of the bits that let somebody run it.
 const RUN: u32 = 0o111;
 
@@ -21,21 +27,42 @@ const RUN: u32 = 0o111;
 pub enum PathError {
     /// Somebody else could have put another program there.
     #[error("{} can be changed by others than root (owner {owner}, mode {mode:o}); mend that, or name another", .path.display())]
-    Open { path: PathBuf, owner: u32, mode: u32 },
+    Open {
+        /// What can be changed: the file, or a folder above it.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Its permissions.
+        mode: u32,
+    },
     /// It is no program.
     #[error("{} is no program", .path.display())]
-    NoProgram { path: PathBuf },
+    NoProgram {
+        /// What lies there.
+        path: PathBuf,
+    },
     /// Links that lead nowhere.
     #[error("{} goes through more than {MOST_LINKS} symbolic links", .path.display())]
-    Links { path: PathBuf },
+    Links {
+        /// Where the way begins.
+        path: PathBuf,
+    },
     /// The operating system refused.
     #[error("{} can't be looked at: {source}", .path.display())]
-    Unreadable { path: PathBuf, source: std::io::Error },
+    Unreadable {
+        /// What.
+        path: PathBuf,
+        /// Its words.
+        source: std::io::Error,
+    },
 }
 
 /// Whether there is a program at `path`, which must be absolute.
-pub(crate) fn program(path: &Path) -> Result<bool, PathError> {
-    match walk(path)? {
+///
+/// # Errors
+/// It is none, or others can change it.
+pub fn program(path: &Path) -> Result<bool, PathError> {
+    match walk(path, Rule::Ever)? {
         None => Ok(false),
         Some((_, metadata)) if metadata.is_file() && metadata.mode() & RUN != 0 => Ok(true),
         Some((at, _)) => Err(PathError::NoProgram { path: at }),
@@ -43,19 +70,52 @@ pub(crate) fn program(path: &Path) -> Result<bool, PathError> {
 }
 
 /// Whether there is anything at `path`, which must be absolute: a library, or a folder of them.
-pub(crate) fn anything(path: &Path) -> Result<bool, PathError> {
-    Ok(walk(path)?.is_some())
+///
+/// # Errors
+/// Others can change it.
+pub fn anything(path: &Path) -> Result<bool, PathError> {
+    Ok(walk(path, Rule::Ever)?.is_some())
+}
+
+/// Whether there is anything at `path`, which must be absolute, of which nobody but root can have changed what is there
+/// now. It is for what is read at once: root's file in `/tmp` is as good as elsewhere while it is there, and members of
+/// the group root are root.
+///
+/// # Errors
+/// Others could have put it there, or changed it.
+pub fn file_of_now(path: &Path) -> Result<bool, PathError> {
+    Ok(walk(path, Rule::Now)?.is_some())
+}
+
+/// What is asked of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    /// Others can't change it now, nor put something there once it is gone.
+    Ever,
+    /// What is there now was not put there by others.
+    Now,
+}
+
+/// The same of what root will use, whoever asks: nobody else's files are as good as root's then.
+///
+/// # Errors
+/// Others than root can change it or the way to it, or it can't be looked at.
+pub fn of_root(path: &Path) -> Result<bool, PathError> {
+    Ok(walk_of(path, Rule::Ever, 0)?.is_some())
 }
 
 /// Follows `path` to what is there.
-fn walk(path: &Path) -> Result<Option<(PathBuf, Metadata)>, PathError> {
+fn walk(path: &Path, rule: Rule) -> Result<Option<(PathBuf, Metadata)>, PathError> {
     // Where this software does not run as root, its own user's files are as good as its own program.
-    let own = rustix::process::geteuid().as_raw();
+    walk_of(path, rule, rustix::process::geteuid().as_raw())
+}
+
+fn walk_of(path: &Path, rule: Rule, own: u32) -> Result<Option<(PathBuf, Metadata)>, PathError> {
     let mut parts: VecDeque<OsString> = names(path);
     let mut at = PathBuf::from("/");
     let mut last = look(&at)?;
     let mut links = 0;
-    check(&at, last.as_ref(), own)?;
+    check(&at, last.as_ref(), own, rule)?;
     while let Some(part) = parts.pop_front() {
         if part == ".." {
             at.pop();
@@ -65,9 +125,13 @@ fn walk(path: &Path) -> Result<Option<(PathBuf, Metadata)>, PathError> {
         last = look(&next)?;
         let Some(metadata) = &last else { return Ok(None) };
         if !metadata.is_symlink() {
-            check(&next, Some(metadata), own)?;
+            check(&next, Some(metadata), own, rule)?;
             at = next;
             continue;
+        }
+        // In a folder in which all may write, a link can be anybody's.
+        if rule == Rule::Now && !is_own(metadata, own) {
+            return Err(open(&next, metadata));
         }
         links += 1;
         if links > MOST_LINKS {
@@ -103,13 +167,26 @@ fn look(path: &Path) -> Result<Option<Metadata>, PathError> {
     }
 }
 
-fn check(path: &Path, metadata: Option<&Metadata>, own: u32) -> Result<(), PathError> {
+fn check(path: &Path, metadata: Option<&Metadata>, own: u32, rule: Rule) -> Result<(), PathError> {
     let Some(metadata) = metadata else { return Ok(()) };
-    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
-    if (owner == 0 || owner == own) && mode & OTHERS_WRITE == 0 {
-        return Ok(());
+    let mut write = metadata.mode() & OTHERS_WRITE;
+    if rule == Rule::Now {
+        if metadata.gid() == 0 {
+            write &= !GROUP_WRITES;
+        }
+        if metadata.is_dir() && metadata.mode() & STICKY != 0 {
+            write = 0;
+        }
     }
-    Err(PathError::Open { path: path.to_owned(), owner, mode })
+    if is_own(metadata, own) && write == 0 { Ok(()) } else { Err(open(path, metadata)) }
+}
+
+fn is_own(metadata: &Metadata, own: u32) -> bool {
+    metadata.uid() == 0 || metadata.uid() == own
+}
+
+fn open(path: &Path, metadata: &Metadata) -> PathError {
+    PathError::Open { path: path.to_owned(), owner: metadata.uid(), mode: metadata.mode() & 0o7777 }
 }
 
 #[cfg(test)]
@@ -154,5 +231,35 @@ mod tests {
         let circle = closed.path().join("circle");
         symlink(&circle, &circle).unwrap();
         assert!(matches!(program(&circle), Err(PathError::Links { .. })));
+    }
+
+    #[test]
+    fn what_is_read_at_once_may_lie_in_tmp_but_is_nobody_elses() {
+        let folder = tempfile::Builder::new().prefix("aimaster-path-").tempdir_in("/tmp").unwrap();
+        let (policy, link) = (folder.path().join("policy"), folder.path().join("link"));
+        std::fs::write(&policy, "").unwrap();
+        symlink(&policy, &link).unwrap();
+        assert!(file_of_now(&policy).unwrap() && file_of_now(&link).unwrap());
+        assert!(!file_of_now(&folder.path().join("none")).unwrap());
+        let mode =
+            |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        mode(&policy, 0o646);
+        assert!(matches!(file_of_now(&link), Err(PathError::Open { mode: 0o646, .. })));
+        mode(&policy, 0o644);
+        mode(folder.path(), 0o777);
+        assert!(file_of_now(&policy).is_err());
+        mode(folder.path(), 0o1777);
+        assert!(file_of_now(&policy).unwrap());
+        // The rest needs another user.
+        if std::os::unix::fs::lchown(&link, Some(65_534), None).is_ok() {
+            assert!(matches!(file_of_now(&link), Err(PathError::Open { owner: 65_534, .. })));
+            std::os::unix::fs::chown(&policy, Some(65_534), None).unwrap();
+            assert!(matches!(file_of_now(&policy), Err(PathError::Open { owner: 65_534, .. })));
+            std::os::unix::fs::chown(&policy, Some(0), Some(65_534)).unwrap();
+            mode(&policy, 0o664);
+            assert!(file_of_now(&policy).is_err());
+            std::os::unix::fs::chown(&policy, Some(0), Some(0)).unwrap();
+            assert!(file_of_now(&policy).unwrap());
+        }
     }
 }
