@@ -30,6 +30,7 @@ use crate::log::LogSink;
 use crate::order::Met;
 use crate::rendezvous::JobKey;
 use crate::wire::WireError;
+pub(crate) use proof::heard;
 use proof::{Linked, Party};
 
 /// How many nodes judge: one speaks, one stands in for it.

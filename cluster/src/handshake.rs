@@ -413,3 +413,23 @@ async fn introduce(
     let data_key = welcome.data_key.map(Zeroizing::new);
     Ok(Established { peer: target, reader, writer, data_key, hello: None, ending: Arc::default() })
 }
+
+/// What each side of a meeting makes of a first frame, in words; for [`crate::hostile`].
+pub(crate) fn heard(body: &[u8]) -> Vec<String> {
+    let challenge =
+        parse::<Challenge>("challenge", body).map(|challenge| format!("protocol {}", challenge.protocol));
+    let reply = parse::<Reply>("hello", body).and_then(|reply| match reply {
+        Reply::Claim(credential) => Ok(format!("a claim of {} bytes", credential.len())),
+        Reply::Refused(text) => Err(HandshakeError::Refused(shown(&text, MAX_REASON))),
+    });
+    [challenge, reply].into_iter().map(|said| said.unwrap_or_else(|error| error.to_string())).collect()
+}
+
+/// Who is let in by a credential; for [`crate::hostile`].
+pub(crate) async fn let_in(
+    credential: String,
+    nonce: [u8; 32],
+    id: &Identity,
+) -> Result<NodeId, HandshakeError> {
+    Ok(hear(credential, nonce, id).await?.1)
+}

@@ -11,6 +11,8 @@ mod dial;
 pub mod events;
 mod gather;
 mod handshake;
+#[doc(hidden)]
+pub mod hostile;
 pub mod log;
 mod meet_error;
 mod mesh;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::check::CheckName;
 use crate::facts::Engine;
 use crate::measurement::Metric;
+use crate::request::mistake::{quoted, shown_words};
 use crate::verdict::Limit;
 
 /// One baseline file, such as `baselines/host.toml` or `baselines/h200.toml`.
@@ -102,8 +103,13 @@ pub struct NoLimit {
 #[derive(Debug, thiserror::Error)]
 pub enum BaselineError {
     /// Not TOML, an unknown key or check, or a value of the wrong type.
-    #[error("baseline file: {0}")]
-    Syntax(#[from] Box<toml::de::Error>),
+    #[error("baseline file: line {line}: {words}")]
+    Syntax {
+        /// Where, from 1.
+        line: usize,
+        /// The reader's words.
+        words: String,
+    },
     /// A number that can't be a limit.
     #[error("baseline file: {check} {metric:?}: {value} can't be a limit: it must be finite and above 0")]
     Value {
@@ -115,7 +121,7 @@ pub enum BaselineError {
         value: f64,
     },
     /// A GPU model in a file of the host engine, or one without a word.
-    #[error("baseline file: gpu = {gpu:?} names no GPU of the {engine} engine")]
+    #[error("baseline file: gpu = {} names no GPU of the {engine} engine", quoted(gpu))]
     Gpu {
         /// The engine.
         engine: Engine,
@@ -136,7 +142,11 @@ impl Baselines {
     /// # Errors
     /// When the text is not a baseline file, a limit is not a positive number, or the GPU is none of the engine's.
     pub fn parse(text: &str) -> Result<Self, BaselineError> {
-        let baselines: Self = toml::from_str(text).map_err(Box::new)?;
+        let baselines: Self = toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+            BaselineError::Syntax { line, words: shown_words(error.message()) }
+        })?;
         if let Some(gpu) = &baselines.gpu
             && (baselines.engine != Engine::Cuda || model::words(gpu).is_empty())
         {
@@ -360,6 +370,24 @@ mod tests {
         for value in measured {
             let limit = rule.limit(Metric::Flops, value, &measured);
             assert_eq!(limit.is_some_and(|limit| value < limit.value), value < 10.0, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_one_line_with_its_place() {
+        let said = |text: &str| Baselines::parse(text).unwrap_err().to_string();
+        let unknown = said("engine='host'\n\nlimits=[]\n");
+        assert!(unknown.starts_with("baseline file: line 3: unknown field `limits`"), "{unknown}");
+        let check = said("engine='host'\n[[none]]\ncheck='x'\nreason=''\n");
+        assert!(
+            check.starts_with("baseline file: line 3: ") && check.contains("multi_all_reduce"),
+            "{check}"
+        );
+        let long = "\u{1b}[2J\u{202e}\n".repeat(400);
+        let gpu = format!("engine='cuda'\ngpu='{}'", "-\u{202e}".repeat(999));
+        for text in [long.clone(), format!("{long:?} = 1"), gpu] {
+            let line = said(&text);
+            assert!(line.len() < 8000 && !line.contains(['\u{1b}', '\n', '\u{202e}']), "{line}");
         }
     }
 

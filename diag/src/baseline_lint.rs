@@ -9,6 +9,7 @@ use crate::baseline::{BaselineLimit, Baselines};
 use crate::check::CheckName;
 use crate::facts::Engine;
 use crate::measurement::Metric;
+use crate::request::mistake::{quoted, shown};
 pub use peak::{CHIPS, Chip, Network, Rate};
 use peak::{LEAST, PORT_GBIT_PER_S, beyond};
 
@@ -52,7 +53,7 @@ pub fn lint(baselines: &Baselines) -> Vec<Implausible> {
     let mut found = Vec::new();
     let chip = baselines.gpu.as_deref().and_then(Chip::of);
     if let Some(gpu) = baselines.gpu.as_ref().filter(|_| chip.is_none()) {
-        let why = format!("no peak rates of a {gpu} are known here: its rates can't be checked");
+        let why = format!("no peak rates of a {} are known here: its rates can't be checked", shown(gpu));
         found.push(Implausible { check: None, metric: None, value: None, why });
     }
     for (at, limit) in baselines.limits.iter().enumerate() {
@@ -78,7 +79,7 @@ fn same_place(one: &BaselineLimit, other: &BaselineLimit) -> bool {
 fn conditions(engine: Engine, limit: &BaselineLimit) -> Option<String> {
     let network = limit.network.as_deref().filter(|text| Network::parse(text).is_none());
     if let Some(text) = network {
-        return Some(format!("network = {text:?} is none: ports x Gbit/s, such as \"8x400\""));
+        return Some(format!("network = {} is none: ports x Gbit/s, such as \"8x400\"", quoted(text)));
     }
     if engine == Engine::Host && limit.conditions() > 0 {
         return Some("the host engine knows no such conditions, so it never applies".to_owned());

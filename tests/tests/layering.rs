@@ -22,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const INSIDE: &[&str] = &["nccl-profiler-plugin"];
 
 /// Crates of the project that stand outside the product.
-const OUTSIDE: &[&str] = &["aimaster-tests", "xtask"];
+const OUTSIDE: &[&str] = &["aimaster-tests", "fuzz-targets", "xtask"];
 
 /// Where unsafe code may be: folders, or a single file.
 const UNSAFE: &[&str] = &["spank-plugin/", "kernels/", "nccl-profiler/", "cluster/src/munge.rs"];
@@ -191,7 +191,7 @@ fn every_file_says_what_it_is_and_stays_small() {
     /// Lines that a reader takes in at a sitting.
     const MOST_LINES: usize = 500;
     let root = root();
-    for name in folders().chain(["tests", "xtask"]) {
+    for name in folders().chain(["tests", "xtask", "fuzz"]) {
         for file in rust_files(&root.join(name)) {
             let text = std::fs::read_to_string(&file).unwrap();
             assert!(text.starts_with("//!"), "{} has no header", file.display());

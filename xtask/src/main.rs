@@ -2,6 +2,7 @@
 //! rustup and git.
 #![forbid(unsafe_code)]
 
+mod fuzz;
 mod install;
 mod packages;
 mod stage;
@@ -62,6 +63,17 @@ enum Task {
         #[command(subcommand)]
         what: Bench,
     },
+    /// Try what foreign bytes can do to the parsers, with libFuzzer: each target for some minutes.
+    Fuzz {
+        /// How long each.
+        #[arg(long, default_value_t = 1)]
+        minutes: u32,
+        /// How many at once.
+        #[arg(long, default_value_t = 1)]
+        jobs: usize,
+        /// Which; all without a name.
+        targets: Vec<String>,
+    },
     /// Rewrite the parts of the documentation that are made from the code.
     Docs,
     /// Write the manual pages and completions that packages ship, below target/share.
@@ -113,6 +125,7 @@ fn main() -> Result<()> {
         Task::Bench { what: Bench::Telemetry { repeats } } => bench_telemetry(repeats),
         Task::Bench { what: Bench::Trust { counts } } => bench_rules("trust", &counts),
         Task::Bench { what: Bench::C4d { counts } } => bench_rules("c4d", &counts),
+        Task::Fuzz { minutes, jobs, targets } => fuzz::fuzz(minutes, jobs, &targets),
         Task::Docs => docs(),
         Task::Man => man(),
         Task::Install { root } => install::install(&root),

@@ -231,3 +231,27 @@ impl Proof for Party {
         &self.tally
     }
 }
+
+/// What the agent on the first of `nodes` makes of another one's first frame, on either side, in words; for
+/// [`crate::hostile`].
+pub(crate) fn heard(body: &[u8], job: JobKey, nodes: &[&str], nonce: [u8; 32]) -> Vec<String> {
+    let party = Party {
+        job,
+        nodes: nodes.iter().map(|name| (*name).to_owned()).collect(),
+        joined: vec![0, 1],
+        me: 0,
+        key: Zeroizing::new([7; 32]),
+        most_from_node_bytes: 0,
+        most_from_judge_bytes: 0,
+        log: LogSink::silent(),
+        tally: Tally::default(),
+    };
+    let hello = party.hear(body, nonce).map(|terms| format!("node {}", terms.dialer));
+    let challenge = parse::<Challenge>("challenge", body).and_then(|challenge| party.check(&challenge, 1));
+    let welcome = parse::<Welcome>("welcome", body).and_then(|welcome| match welcome {
+        Welcome::Refused(why) => Err(HandshakeError::Refused(shown(&why, MAX_REASON))),
+        Welcome::Proof(_) => Ok(()),
+    });
+    let others = [challenge, welcome].map(|said| said.map(|()| "fine".to_owned()));
+    [hello].into_iter().chain(others).map(|said| said.unwrap_or_else(|error| error.to_string())).collect()
+}

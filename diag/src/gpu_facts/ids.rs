@@ -10,6 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::reading::Device;
+use crate::request::mistake::shown;
 
 /// Longest text: a thousand UUIDs.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
@@ -51,14 +52,15 @@ pub enum GpuIdError {
     },
     /// Something that is neither a number, a range, a UUID nor a PCI address.
     #[error(
-        "'{item}' names no GPU; right are a number, a range such as 0-3, GPU-<uuid>, MIG-<uuid> and a PCI address"
+        "'{}' names no GPU; right are a number, a range such as 0-3, GPU-<uuid>, MIG-<uuid> and a PCI address",
+        shown(item)
     )]
     Item {
         /// What stands there.
         item: String,
     },
     /// A range that counts down.
-    #[error("the range '{item}' of GPUs counts down")]
+    #[error("the range '{}' of GPUs counts down", shown(item))]
     Backwards {
         /// What stands there.
         item: String,

@@ -15,6 +15,9 @@ const MAX_SHOWN_CHARS: usize = 60;
 /// matters.
 const MAX_PATH_CHARS: usize = 200;
 
+/// Most characters of a parser's message that are shown: it may name all that would be right, such as every check.
+const MAX_WORDS_CHARS: usize = 600;
+
 /// Longest word for which a near name is looked for; all known names are far shorter.
 const MAX_NEAR_BYTES: usize = 64;
 
@@ -130,6 +133,12 @@ pub fn shown(text: &str) -> String {
 #[must_use]
 pub fn shown_path(text: &str) -> String {
     escaped(text, MAX_PATH_CHARS)
+}
+
+/// The same for messages of parsers, which are the longest.
+#[must_use]
+pub fn shown_words(text: &str) -> String {
+    escaped(text, MAX_WORDS_CHARS)
 }
 
 fn escaped(text: &str, max_chars: usize) -> String {

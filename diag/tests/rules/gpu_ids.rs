@@ -82,6 +82,8 @@ fn what_names_no_gpu_is_an_error() {
     assert_eq!(parse("0,7-4"), Err(GpuIdError::Backwards { item: "7-4".to_owned() }));
     assert!(parse(&format!("MIG-GPU-{UUID}/1")).is_err());
     assert_eq!(parse("gpu:2(IDX:0-x)"), Err(GpuIdError::Item { item: "0-x".to_owned() }));
+    let hostile = parse(&"\u{1b}[2J\n".repeat(99)).unwrap_err().to_string();
+    assert!(hostile.len() < 1000 && !hostile.contains(char::is_control), "{hostile}");
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub struct Telling {
 }
 
 /// A telling as it travels: with whether its node hears that the first of the judging nodes judges.
-type Told = (Telling, bool);
+pub type Told = (Telling, bool);
 
 /// What a judging node says back.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -93,7 +93,10 @@ pub enum WordError {
 impl Telling {
     /// Reads what came in the session of a node, and holds it against that. The digest's own bounds are the rules' to
     /// hold.
-    fn parse(from: NodeId, bytes: &[u8]) -> Result<Told, WordError> {
+    ///
+    /// # Errors
+    /// It is none, another node's, or says more than a node has to say.
+    pub fn parse(from: NodeId, bytes: &[u8]) -> Result<Told, WordError> {
         let (told, hears_head): Told = serde_json::from_slice(bytes)
             .map_err(|error| WordError::Unreadable(clean(&error.to_string())))?;
         if told.digest.node != from {

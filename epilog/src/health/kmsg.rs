@@ -36,8 +36,8 @@ pub struct KernelLog<R = File> {
     reader: R,
     /// The beginning of a line whose end was not read yet.
     rest: Vec<u8>,
-    /// The number that the next record should have.
-    next: Option<u64>,
+    /// The number of the last record that was read.
+    last: Option<u64>,
     lost: u64,
 }
 
@@ -63,16 +63,16 @@ impl KernelLog {
 impl<R: Read> KernelLog<R> {
     /// Reads from something that behaves like the log.
     pub fn over(reader: R, from: Begin) -> Self {
-        let next = match from {
+        let last = match from {
             Begin::Now => None,
-            Begin::After(seq) => Some(seq.saturating_add(1)),
+            Begin::After(seq) => Some(seq),
         };
-        Self { reader, rest: Vec::new(), next, lost: 0 }
+        Self { reader, rest: Vec::new(), last, lost: 0 }
     }
 
     /// The number of the last record that was read, if one was.
     pub fn last(&self) -> Option<u64> {
-        self.next?.checked_sub(1)
+        self.last
     }
 
     /// How many records were overwritten before they were read.
@@ -115,13 +115,13 @@ impl<R: Read> KernelLog<R> {
         let lines: Vec<u8> = self.rest.drain(..=end).collect();
         for line in lines.split(|byte| *byte == b'\n') {
             let Some(record) = record(&String::from_utf8_lossy(line)) else { continue };
-            if let Some(next) = self.next {
-                if record.seq < next {
+            if let Some(last) = self.last {
+                if record.seq <= last {
                     continue;
                 }
-                self.lost = self.lost.saturating_add(record.seq - next);
+                self.lost = self.lost.saturating_add(record.seq - last - 1);
             }
-            self.next = record.seq.checked_add(1);
+            self.last = Some(record.seq);
             records.push(record);
         }
     }
