@@ -55,7 +55,9 @@ mod fault;
 mod fields;
 mod files;
 mod install;
+pub mod memcheck;
 mod node;
+pub mod other_build;
 pub mod plugin;
 mod process;
 mod procs;
@@ -84,7 +86,7 @@ pub use rustix::process::Signal;
 pub use serial::{Serial, serial, side_by_side};
 pub use shaping::{Block, Deny};
 pub use slurm::JobId;
-pub use slurm_version::SlurmVersion;
+pub use slurm_version::{ROOT_VARIABLE, SlurmVersion};
 pub use stamp::{stamp, stamped};
 
 pub use told::Told;

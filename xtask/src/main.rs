@@ -5,6 +5,7 @@
 mod install;
 mod packages;
 mod stage;
+mod versions;
 
 use std::path::PathBuf;
 
@@ -36,6 +37,13 @@ enum Task {
         #[arg(long, default_value_t = 10)]
         runs: u32,
     },
+    /// Run the main scenarios on newer releases of Slurm, which are fetched where they are missing.
+    Versions {
+        /// Only this release, such as 24.11.
+        release: Option<String>,
+    },
+    /// Run jobs with the plugin inside srun, sbatch, salloc, slurmd and slurmstepd under valgrind.
+    Valgrind,
     /// Measure beside what others measure with.
     Bench {
         #[command(subcommand)]
@@ -84,6 +92,8 @@ fn main() -> Result<()> {
         Task::Demo => demo(),
         Task::Test { only } => test(only.as_deref()),
         Task::Soak { runs } => soak(runs),
+        Task::Versions { release } => versions(release.as_deref()),
+        Task::Valgrind => valgrind(),
         Task::Bench { what: Bench::Gpu { repeats } } => bench("prolog", "gpu", repeats),
         Task::Bench { what: Bench::Telemetry { repeats } } => bench_telemetry(repeats),
         Task::Bench { what: Bench::Trust { counts } } => bench_rules("trust", &counts),
@@ -108,6 +118,18 @@ fn soak(runs: u32) -> Result<()> {
     packages::install()?;
     cargo(&["build", "--quiet", "--workspace"])?;
     cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "soak", "--", &runs.to_string()])
+}
+
+fn versions(release: Option<&str>) -> Result<()> {
+    packages::install()?;
+    versions::versions(release)
+}
+
+fn valgrind() -> Result<()> {
+    packages::install()?;
+    packages::install_these(packages::VALGRIND)?;
+    cargo(&["build", "--quiet", "--workspace"])?;
+    cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "valgrind"])
 }
 
 /// A machine with GPUs is not one that packages are installed on: what is missing there is said by the bench.
