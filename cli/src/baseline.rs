@@ -1,6 +1,7 @@
 //! `aimaster baseline`: limits from a site's own reports, and limits held against physics. What makes a limit is
 //! [`diag::baseline_learn`]'s, what makes it none [`diag::baseline_lint`]'s.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,6 +38,9 @@ pub enum Command {
     Lint {
         /// A baseline file, or a folder of them.
         path: PathBuf,
+        /// What is found in each file, as JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -61,7 +65,7 @@ pub struct LearnArguments {
 pub fn run(command: &Command, policy: &Path) -> Result<ExitCode> {
     match command {
         Command::Learn(arguments) => learn_from(arguments, policy),
-        Command::Lint { path } => lint(path),
+        Command::Lint { path, json } => lint(path, *json),
     }
 }
 
@@ -126,7 +130,7 @@ fn reports(paths: &[PathBuf]) -> Result<Vec<Report>> {
         for file in files {
             match report(&file) {
                 Ok(report) => found.push(report),
-                Err(error) => eprintln!("aimaster: passed over: {error:#}"),
+                Err(error) => eprintln!("aimaster: passed over: {}", printable(&format!("{error:#}"))),
             }
         }
     }
@@ -155,15 +159,23 @@ fn search(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-fn lint(path: &Path) -> Result<ExitCode> {
+fn lint(path: &Path, json: bool) -> Result<ExitCode> {
     let files = if path.is_dir() { config::baseline_files(path)? } else { vec![path.to_owned()] };
     if files.is_empty() {
         bail!("no baseline file (*.toml) in {}", path.display());
     }
     let mut code = ExitCode::SUCCESS;
     let mut shown = String::new();
+    let mut told = BTreeMap::new();
     for file in files {
         let found = config::lint(&file)?;
+        if found.iter().any(|one| one.is_error) {
+            code = ExitCode::from(FAULT);
+        }
+        if json {
+            told.insert(file, found);
+            continue;
+        }
         if found.is_empty() {
             shown.push_str(&format!("{}: fine\n", file.display()));
         }
@@ -171,10 +183,10 @@ fn lint(path: &Path) -> Result<ExitCode> {
             let word = if one.is_error { "error" } else { "note" };
             shown.push_str(&printable(&format!("{}: {word}: {}", file.display(), one.words)));
             shown.push('\n');
-            if one.is_error {
-                code = ExitCode::from(FAULT);
-            }
         }
+    }
+    if json {
+        shown = serde_json::to_string_pretty(&told)? + "\n";
     }
     _ = std::io::stdout().write_all(shown.as_bytes());
     Ok(code)

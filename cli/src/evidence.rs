@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use cluster::report_file::REPORT_FILE;
 use diag::policy::{Paths, Policy};
 use diag::report::{Report, printable};
+use prolog::alone::CHECK_NODE;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -18,7 +19,7 @@ use crate::{files, report};
 
 /// The program that runs the checks, and the folder that it is in where it is not beside this one.
 const HELPER: &str = "aimaster-prolog";
-const HELPERS: &str = "/usr/libexec/aimaster";
+const HELPERS: &str = diag::plugstack::HELPERS;
 
 /// Beyond the checks' own deadline, how long the helper may take to end.
 const SLACK: Duration = Duration::from_secs(15);
@@ -70,20 +71,38 @@ async fn checked(
     arguments: &Arguments,
     (policy_file, policy): (&Path, &Policy),
 ) -> Result<Report> {
+    let mut command = helper(arguments.helpers.as_deref())?;
+    command.arg(node).arg("--gpus").arg(gpus.to_string()).arg("--policy").arg(policy_file);
+    report_of(command, policy).await
+}
+
+/// The program that runs the checks of a node by itself; the node and what is wanted of it are to follow.
+///
+/// # Errors
+/// It is not known where this program is.
+pub fn helper(folder: Option<&Path>) -> Result<Command> {
     let beside = std::env::current_exe().context("where is this program?")?.with_file_name(HELPER);
-    let program = match &arguments.helpers {
+    let program = match folder {
         Some(folder) => folder.join(HELPER),
         None if beside.is_file() => beside,
         None => PathBuf::from(HELPERS).join(HELPER),
     };
     let mut command = Command::new(&program);
-    command.arg("check-node").arg(node).arg("--gpus").arg(gpus.to_string());
-    command.arg("--policy").arg(policy_file).env_clear().kill_on_drop(true);
+    command.arg(CHECK_NODE).env_clear().kill_on_drop(true);
     if let Some(conf) = std::env::var_os("SLURM_CONF") {
         command.env("SLURM_CONF", conf);
     }
+    Ok(command)
+}
+
+/// The report that it prints.
+///
+/// # Errors
+/// It does not start, fails or takes too long, or what it prints is none.
+pub async fn report_of(mut command: Command, policy: &Policy) -> Result<Report> {
+    let shown = command.as_std().get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("can't run {}", program.display()))?;
+    let mut child = command.spawn().with_context(|| format!("can't run {shown}"))?;
     let out = child.stdout.take().context("the helper has no output")?;
     let bound = Duration::from_secs(policy.time.max_deadline_s.into()) + SLACK;
     let mut text = String::new();
@@ -93,7 +112,7 @@ async fn checked(
     });
     let status = ended.await.with_context(|| format!("they did not end within {bound:?}"))??;
     if !status.success() {
-        bail!("{} ended with {status}", program.display());
+        bail!("{shown} ended with {status}");
     }
-    serde_json::from_str(&text).with_context(|| format!("what {} printed is no report", program.display()))
+    serde_json::from_str(&text).with_context(|| format!("what {shown} printed is no report"))
 }

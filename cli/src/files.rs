@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use cluster::report_file::REPORT_FILE;
+use diag::plain::is_plain;
 use diag::report::Report;
 use diag::runtime_report::{FILE_NAME, MOST_BYTES, RuntimeReport};
 use rustix::fs::OFlags;
@@ -159,8 +160,9 @@ pub fn find(folder: &Path, arguments: &Arguments) -> Result<PathBuf> {
 /// It can't be read.
 pub fn names(folder: &Path) -> Result<Vec<String>> {
     let entries = std::fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
-    let mut names: Vec<String> =
-        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    // A name that could move the cursor is none of ours; users may make some there.
+    let mut names: Vec<String> = names.filter(|name| name.chars().all(is_plain)).collect();
     names.sort();
     Ok(names)
 }

@@ -2,10 +2,16 @@
 #![forbid(unsafe_code)]
 
 mod baseline;
+mod check;
+mod colour;
+mod command;
 mod config;
+mod doctor;
 mod evidence;
+mod explain;
 mod files;
 mod follow;
+mod generate;
 mod history;
 mod report;
 mod undrain;
@@ -16,13 +22,22 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use diag::policy::POLICY_FILE;
+use diag::report::printable;
 
-/// Checks of a job's own nodes: their reports and the policy behind them.
+/// What all commands have in common, at the end of the help.
+const AFTER: &str = "\
+Exit codes: 0 all is well, 1 a fault or something left undone, 2 wrong use or no answer, 3 neither shown to be well nor at fault.
+Colours are for terminals only; NO_COLOR=1 turns them off. --json is for programs.
+
+To begin with: `aimaster doctor` says whether this machine is set up; `aimaster report JOBID` what a job's check found;
+`aimaster explain \"aimaster: ...\"` what the reason of a drained node means and what to do.";
+
+/// The health check of a job's own nodes: reports, what they mean, and how the site is set up.
 #[derive(Parser)]
-#[command(name = "aimaster", version)]
+#[command(name = "aimaster", version, after_help = AFTER)]
 struct Arguments {
-    /// The site's policy; it says where reports are [default: /etc/aimaster/aimaster.toml].
-    #[arg(long, global = true)]
+    /// The site's policy [default: /etc/aimaster/aimaster.toml; for doctor the one that plugstack.conf names].
+    #[arg(long, global = true, value_name = "FILE")]
     policy: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
@@ -35,10 +50,26 @@ enum Command {
     /// Exit code: 0 pass, 1 fault, 2 wrong use or no report, 3 SUSPECT, ENVIRONMENT, ERROR or skipped. A runtime check that
     /// could not see anything does not count beside checks before the start that passed.
     Report(report::Arguments),
-    /// Checks the policy and shows what holds, every default filled in.
-    Config,
-    /// Returns drained nodes to service: only those that this software drained, and of these only the ones that passed
-    /// their checks since. The drain of somebody else, and one to whose reason somebody added something, is left alone.
+    /// Says what a check, a drain's reason, a finding, an Xid or a key of the policy means, and what to do.
+    ///
+    /// Exit code: 0, or 2 where nothing of that name is known: then what is near is named.
+    Explain(explain::Arguments),
+    /// Measures this machine now, with the checks of single nodes; no root is needed.
+    ///
+    /// Nothing in Slurm is changed, whatever is found. Exit code: 0 pass, 1 fault, 2 it can't be run, 3 SUSPECT, ERROR or skipped.
+    Check(check::Arguments),
+    /// Says whether this machine is set up so that the checks can work, and what to change to what.
+    ///
+    /// Run it on a login machine and, as root, on a node. It changes nothing. Exit code: 0 all is well, 1 there are mistakes, 2
+    /// wrong use, 3 no mistake was found and not everything could be looked at.
+    Doctor(doctor::Arguments),
+    /// Checks the policy and shows what holds, every default filled in, with the line of each value that the site has set.
+    ///
+    /// No value comes from the environment. Exit code: 0, or 2 where policy or limits have mistakes.
+    Config(config::Arguments),
+    /// Returns to service the nodes that this software drained and that passed their checks since.
+    ///
+    /// The drain of somebody else, and one to whose reason somebody added something, is left alone.
     ///
     /// Exit code: 0 all nodes were returned, 1 some were left alone, 2 wrong use or Slurm did not answer.
     Undrain(undrain::Arguments),
@@ -47,6 +78,13 @@ enum Command {
     Baseline(baseline::Command),
     /// Shows what a node remembers of its own results; on that node, as root.
     History(history::Arguments),
+    /// Prints what makes a shell complete the words of this command.
+    ///
+    /// For bash: `aimaster completions bash >/etc/bash_completion.d/aimaster`.
+    Completions(generate::Completions),
+    /// Writes the manual pages of all commands into a folder.
+    #[command(hide = true)]
+    ManPages(generate::ManPages),
 }
 
 /// Exit code for a wrong use, a missing file and everything else that keeps the answer from being given.
@@ -54,19 +92,27 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     run(Arguments::parse()).unwrap_or_else(|error| {
-        eprintln!("aimaster: {error:#}");
+        let text = format!("{error:#}");
+        let lines: Vec<String> = text.lines().map(printable).collect();
+        eprintln!("aimaster: {}", lines.join("\n"));
         ExitCode::from(USAGE)
     })
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode> {
+    let named = arguments.policy.clone();
     let policy = policy(arguments.policy)?;
     match arguments.command {
         Command::Report(command) => report::show(&command, &policy),
-        Command::Config => config::show(&policy),
+        Command::Explain(command) => explain::run(&command, &policy),
+        Command::Check(command) => check::run(&command, &policy),
+        Command::Doctor(command) => doctor::run(&command, named.as_deref()),
+        Command::Config(command) => config::show(&command, &policy),
         Command::Undrain(command) => undrain::undrain(&command, &policy),
         Command::Baseline(command) => baseline::run(&command, &policy),
         Command::History(command) => history::show(&command, &policy),
+        Command::Completions(command) => generate::completions(&command),
+        Command::ManPages(command) => generate::man_pages(&command),
     }
 }
 
@@ -79,6 +125,8 @@ fn policy(named: Option<PathBuf>) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     fn shown(arguments: &[&str]) -> Result<ExitCode> {
@@ -95,5 +143,24 @@ mod tests {
         std::fs::write(&path, "paths.baseline_dir = \"/nowhere\"").unwrap();
         assert_eq!(shown(&arguments).unwrap(), ExitCode::SUCCESS);
         assert_eq!(policy(None).unwrap(), PathBuf::from(POLICY_FILE));
+    }
+
+    #[test]
+    fn every_command_and_argument_has_words_and_every_command_speaks_to_programs() {
+        let whole = Arguments::command();
+        whole.clone().debug_assert();
+        let mut open: Vec<&clap::Command> = vec![&whole];
+        while let Some(command) = open.pop() {
+            let name = command.get_name();
+            assert!(command.get_about().is_some(), "{name} says nothing of itself");
+            for argument in command.get_arguments() {
+                let id = argument.get_id();
+                assert!(argument.get_help().is_some() || id == "help" || id == "version", "{name} {id}");
+            }
+            let has = |id: &str| command.get_arguments().any(|argument| argument.get_id() == id);
+            let makes_files = ["completions", "man-pages", "learn"].contains(&name);
+            assert!(command.has_subcommands() || makes_files || has("json"), "{name} has no --json");
+            open.extend(command.get_subcommands());
+        }
     }
 }

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use diag::plain::is_plain;
 use diag::report::{Report, printable};
 use diag::runtime_report::{RuntimeReport, joint_outcome};
 use diag::verdict::Outcome;
 use serde::Serialize;
 
+use crate::colour::{Colour, Tone};
 use crate::files::{self, Found};
 use crate::{config, follow};
 
@@ -65,10 +67,23 @@ pub fn last(folder: &Path, arguments: &Arguments) -> Result<ExitCode> {
     for trouble in &found.troubles {
         eprintln!("aimaster: {}", printable(trouble));
     }
-    let shown = if arguments.json { json(&found)? } else { text(&found) };
+    let shown = if arguments.json { escaped(&json(&found)?) } else { coloured(&text(&found)) };
     // A reader that went away, such as `head`, is no error.
     _ = std::io::stdout().write_all(shown.as_bytes());
     Ok(ExitCode::from(code(&found)))
+}
+
+/// The outcome of each line in its colour, for a terminal.
+#[must_use]
+pub fn coloured(text: &str) -> String {
+    let words = [
+        ("PASS", Tone::Good),
+        ("FAIL", Tone::Bad),
+        ("ERROR", Tone::Notice),
+        ("SUSPECT", Tone::Notice),
+        ("ENVIRONMENT", Tone::Notice),
+    ];
+    Colour::of_stdout().lines(text, &words)
 }
 
 fn text(found: &Found) -> String {
@@ -122,16 +137,37 @@ fn json(found: &Found) -> Result<String> {
     Ok(text)
 }
 
+/// The same JSON, with what a terminal would act on written in JSON's own way. A report of a user's may hold anything that
+/// JSON allows in a text.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_plain(c) || matches!(c, '\n' | '\r' | '\t') {
+            out.push(c);
+        } else {
+            // Outside of texts JSON has no other such characters.
+            let mut units = [0; 2];
+            out.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    out
+}
+
+/// The exit code of an outcome.
+#[must_use]
+pub fn code_of(outcome: Outcome) -> u8 {
+    match outcome {
+        Outcome::Pass => 0,
+        Outcome::Fail => 1,
+        Outcome::Skip | Outcome::Error | Outcome::Suspect | Outcome::Environment => 3,
+    }
+}
+
 /// A fault is one wherever it shows; what the runtime check could not see does not undo what passed before the start.
 fn code(found: &Found) -> u8 {
     let before = found.report.as_ref().map(|(report, _)| report.outcome);
     let during = joint_outcome(&found.runtime).filter(|one| before.is_none() || *one != Outcome::Skip);
-    let codes = before.into_iter().chain(during).map(|outcome| match outcome {
-        Outcome::Pass => 0,
-        Outcome::Fail => 1,
-        Outcome::Skip | Outcome::Error | Outcome::Suspect | Outcome::Environment => 3,
-    });
-    let codes: Vec<u8> = codes.collect();
+    let codes: Vec<u8> = before.into_iter().chain(during).map(code_of).collect();
     if codes.contains(&1) { 1 } else { codes.into_iter().max().unwrap_or(3) }
 }
 

@@ -15,6 +15,7 @@ use diag::hostlist::expand;
 use diag::job::NodeView;
 use diag::policy::Policy;
 use diag::report::{Report, printable};
+use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::{config, evidence};
@@ -50,6 +51,9 @@ pub struct Arguments {
     /// Folder of reports, in place of the policy's.
     #[arg(long, requires = "after_pass")]
     pub report_dir: Option<PathBuf>,
+    /// What became of each node, as JSON.
+    #[arg(long)]
+    pub json: bool,
     /// Folder of aimaster-prolog, which runs the checks [default: this program's, else /usr/libexec/aimaster].
     #[arg(long, requires = "check")]
     pub helpers: Option<PathBuf>,
@@ -71,6 +75,22 @@ pub fn undrain(arguments: &Arguments, policy_file: &Path) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(left)))
 }
 
+/// What became of a node; of a dry run what would.
+#[derive(Serialize)]
+struct Became {
+    node: String,
+    returned: bool,
+    words: String,
+}
+
+/// Of all of them.
+#[derive(Serialize)]
+struct All<'a> {
+    schema: u32,
+    dry_run: bool,
+    nodes: &'a [Became],
+}
+
 struct Work<'a> {
     arguments: &'a Arguments,
     policy: &'a Policy,
@@ -87,7 +107,7 @@ impl Work<'_> {
             Some(list) => expand(list)?.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
             None => held.iter().map(|node| (*node).to_owned()).collect(),
         };
-        if names.is_empty() {
+        if names.is_empty() && !self.arguments.json {
             println!("no node is drained by this software");
             return Ok(false);
         }
@@ -96,6 +116,7 @@ impl Work<'_> {
             None => None,
         };
         let mut left = 0;
+        let mut told = Vec::new();
         for name in &names {
             let view = picture.node(name).with_context(|| format!("{name}: Slurm shows no such node"));
             let done = match &view {
@@ -108,7 +129,15 @@ impl Work<'_> {
                 Ok(words) => ("returned to service", words),
                 Err(words) => ("left alone", words),
             };
-            println!("{name}: {word}: {}", printable(text));
+            if self.arguments.json {
+                told.push(Became { node: name.clone(), returned: done.is_ok(), words: text.clone() });
+            } else {
+                println!("{name}: {word}: {}", printable(text));
+            }
+        }
+        if self.arguments.json {
+            let dry_run = self.arguments.dry_run;
+            println!("{}", serde_json::to_string_pretty(&All { schema: 1, dry_run, nodes: &told })?);
         }
         if left > 0 {
             eprintln!("aimaster: {left} of {} nodes were left alone", names.len());

@@ -160,7 +160,11 @@ impl SiteKey {
 
     fn mask(&self, nonce: &[u8; NONCE_BYTES], text: &mut [u8]) {
         let mut stream = Zeroizing::new(vec![0; text.len()]);
-        blake3::Hasher::new_keyed(&self.part("cipher")).update(nonce).finalize_xof().fill(&mut stream);
+        let mut hasher = blake3::Hasher::new_keyed(&self.part("cipher"));
+        let mut output = hasher.update(nonce).finalize_xof();
+        output.fill(&mut stream);
+        hasher.zeroize();
+        output.zeroize();
         text.iter_mut().zip(stream.iter()).for_each(|(byte, mask)| *byte ^= mask);
     }
 }

@@ -25,6 +25,7 @@ use crate::dial::Proof;
 use crate::log::{LogSink, shown};
 use crate::message::{Message, check_facts, decode, encode};
 use crate::rendezvous::JobKey;
+use crate::secret;
 use crate::wire::{Direction, FrameReader, FrameWriter, MAX_FROM_LEADER, MAX_FROM_PEER, Seal, WireError};
 
 /// Version of everything on the wire. Nodes of another one can't join.
@@ -273,8 +274,8 @@ impl Claim {
     }
 
     async fn seal(&self, auth: &Authenticator) -> Result<String, HandshakeError> {
-        let bytes = serde_json::to_vec(self).map_err(|_| HandshakeError::Unreadable { what: "own claim" })?;
-        Ok(auth.seal(Zeroizing::new(bytes)).await?)
+        let bytes = secret::to_json(self).map_err(|_| HandshakeError::Unreadable { what: "own claim" })?;
+        Ok(auth.seal(bytes).await?)
     }
 }
 
@@ -291,7 +292,7 @@ fn limit_from(peer: NodeId) -> usize {
 fn frame_key(claim: &Claim) -> Zeroizing<[u8; 32]> {
     let mut hasher = blake3::Hasher::new_derive_key("aimaster 1 frames between two nodes");
     hasher.update(&claim.session_key).update(&claim.listener_nonce).update(&claim.dialer_nonce);
-    Zeroizing::new(*hasher.finalize().as_bytes())
+    Zeroizing::new(*secret::finish(hasher).as_bytes())
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, HandshakeError> {

@@ -22,9 +22,11 @@ pub mod rendezvous;
 pub mod report_file;
 pub mod report_writer;
 mod second_hand;
+pub mod secret;
 pub mod session;
 pub mod slurm;
 pub mod topology;
+pub mod trusted_path;
 pub mod wire;
 
 pub use handshake::Counters;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use diag::plain::printable;
+
 /// Longest line; what others sent us is shortened to this.
 const MAX_LINE: usize = 400;
 
@@ -36,8 +38,7 @@ impl LogSink {
 /// A foreign text as one printable line of at most `most` characters.
 #[must_use]
 pub(crate) fn shown(text: &str, most: usize) -> String {
-    let mut line: String =
-        text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(most).collect();
+    let mut line: String = printable(text.trim()).chars().take(most).collect();
     if text.trim().chars().count() > most {
         line.push_str("...");
     }

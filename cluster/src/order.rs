@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::rendezvous::JobKey;
+use crate::secret;
 
 /// Largest order: a policy of 4 MiB, twice that where each of its characters is escaped, and the names of 65,536 nodes.
 pub const MAX_BYTES: usize = 16 << 20;
@@ -135,11 +136,20 @@ impl Order {
     /// # Errors
     /// The other side does not read it.
     pub fn send(&self, mut to: impl Write) -> Result<(), OrderError> {
-        let text = Zeroizing::new(serde_json::to_vec(self).map_err(OrderError::Json)?);
+        let text = self.text()?;
+        to.write_all(&text).and_then(|()| to.flush()).map_err(OrderError::Pipe)
+    }
+
+    /// Its text, wiped when it is dropped.
+    ///
+    /// # Errors
+    /// It is too long.
+    pub fn text(&self) -> Result<Zeroizing<Vec<u8>>, OrderError> {
+        let text = secret::to_json(self).map_err(OrderError::Json)?;
         if text.len() > MAX_BYTES {
             return Err(OrderError::TooLong);
         }
-        to.write_all(&text).and_then(|()| to.flush()).map_err(OrderError::Pipe)
+        Ok(text)
     }
 
     /// Reads one, up to the end of `from`.
@@ -147,8 +157,7 @@ impl Order {
     /// # Errors
     /// What comes is not an order of this version.
     pub fn take(from: impl Read) -> Result<Self, OrderError> {
-        let mut text = Zeroizing::new(Vec::new());
-        from.take(MAX_BYTES as u64 + 1).read_to_end(&mut text).map_err(OrderError::Pipe)?;
+        let text = secret::read(from, MAX_BYTES).map_err(OrderError::Pipe)?;
         if text.len() > MAX_BYTES {
             return Err(OrderError::TooLong);
         }

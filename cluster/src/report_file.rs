@@ -1,15 +1,17 @@
-//! Where reports go: `<report_dir>/<cluster>/<job>/<check_number>/`, readable by their owner and the job's group.
+//! Where reports go: `<report_dir>/<cluster>/<job>/<check_number>/`, readable by their owner and the job's group or user.
 //! `report_dir` is the admin's and may be a folder that others write in as well: it is left as it is, and what lies below
 //! it is not trusted. Who writes is [`crate::report_writer`]'s matter.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{PermissionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, fchown};
 use std::path::PathBuf;
 
-use diag::policy::ReportOwner;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, fstat, mkdirat, openat, renameat, unlinkat};
+use diag::policy::{ReportOwner, ReportReaders};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, XattrFlags, fchmod, fsetxattr, fstat, mkdirat, openat, renameat, unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::slurm::environment::is_plain_name;
@@ -20,8 +22,24 @@ pub const REPORT_FILE: &str = "report.json";
 /// End of a file's name while it is written.
 const FRESH: &str = ".new";
 
+/// The attribute in which Linux keeps a file's access list.
+const ACCESS_LIST: &str = "system.posix_acl_access";
+
 /// The way in is open, the file itself is not.
 const OPEN: u32 = 0o755;
+
+/// Whose a report is to be, and who may read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rights {
+    /// The policy's word.
+    pub owner: ReportOwner,
+    /// The policy's word.
+    pub readers: ReportReaders,
+    /// The job's user.
+    pub uid: u32,
+    /// The job's group, where Slurm said it.
+    pub gid: Option<u32>,
+}
 
 /// Which file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,13 +69,15 @@ impl Place {
 ///
 /// # Errors
 /// If a folder or the file can't be written, or a folder on the way is a link or somebody else's.
-pub fn write(place: &Place, text: &[u8], owner: ReportOwner, group: Option<u32>) -> io::Result<PathBuf> {
+pub fn write(place: &Place, text: &[u8], rights: Rights) -> io::Result<PathBuf> {
+    let owner = rights.owner;
     let Place { report_dir, cluster, job_id, check_number, file: name } = place;
     if !is_plain_name(cluster) || !is_plain_name(name) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no name of a cluster or of a report"));
     }
     if !report_dir.exists() {
-        fs::create_dir_all(report_dir)?;
+        // Not for a moment may others write in one of them, whatever the umask.
+        DirBuilder::new().recursive(true).mode(OPEN).create(report_dir)?;
         fs::set_permissions(report_dir, Permissions::from_mode(OPEN))?;
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -75,10 +95,53 @@ pub fn write(place: &Place, text: &[u8], owner: ReportOwner, group: Option<u32>)
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(openat(&folder, &fresh, flags, Mode::RUSR | Mode::WUSR)?);
     file.write_all(text)?;
-    fchown(&file, None, group)?;
-    fchmod(&file, Mode::RUSR | Mode::WUSR | Mode::RGRP)?;
+    admit(&file, rights)?;
     renameat(&folder, &fresh, &folder, name)?;
     Ok(place.path())
+}
+
+/// Lets in who may read it. It was made for its owner alone.
+fn admit(file: &File, rights: Rights) -> io::Result<()> {
+    match (rights.readers, rights.owner) {
+        (ReportReaders::Group, _) => {
+            fchown(file, None, rights.gid)?;
+            fchmod(file, Mode::RUSR | Mode::WUSR | Mode::RGRP)?;
+        }
+        (ReportReaders::User, ReportOwner::User) => {}
+        (ReportReaders::User, ReportOwner::Root) => {
+            let list = access_list(rights.uid);
+            match fsetxattr(file, ACCESS_LIST, &list, XattrFlags::empty()) {
+                // Storage without access lists: root alone reads it.
+                Ok(()) | Err(Errno::NOTSUP) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The access list of a file that its owner writes and one other user reads, as Linux takes it (acl(5), and
+/// `linux/posix_acl_xattr.h` for the form).
+fn access_list(uid: u32) -> Vec<u8> {
+    const VERSION: u32 = 2;
+    const NOBODY: u32 = u32::MAX;
+    const READ: u16 = 4;
+    const READ_WRITE: u16 = 6;
+    let (owner, user, group, mask, others) = (1, 2, 4, 0x10, 0x20);
+    let entries: [(u16, u16, u32); 5] = [
+        (owner, READ_WRITE, NOBODY),
+        (user, READ, uid),
+        (group, 0, NOBODY),
+        (mask, READ, NOBODY),
+        (others, 0, NOBODY),
+    ];
+    let mut list = VERSION.to_le_bytes().to_vec();
+    for (tag, rights, id) in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(rights.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    list
 }
 
 /// A folder of this process's own in `parent`; made if it is missing.
@@ -132,7 +195,11 @@ mod tests {
     }
 
     fn put(report_dir: &Path, owner: ReportOwner) -> io::Result<PathBuf> {
-        write(&place(report_dir), b"{}\n", owner, None)
+        write(&place(report_dir), b"{}\n", rights(owner))
+    }
+
+    fn rights(owner: ReportOwner) -> Rights {
+        Rights { owner, readers: ReportReaders::Group, uid: 1000, gid: None }
     }
 
     fn mode(path: &Path) -> u32 {
@@ -179,13 +246,35 @@ mod tests {
     }
 
     #[test]
+    fn a_report_for_its_user_alone_shows_no_group_anything() {
+        // The system's own tests hold for its parser; what it makes of the list is seen in the file's mode.
+        let base = tempfile::tempdir_in("/var/tmp").unwrap();
+        let rights = Rights { readers: ReportReaders::User, gid: Some(0), ..rights(ReportOwner::Root) };
+        let path = write(&place(base.path()), b"{}\n", rights).unwrap();
+        let mut list = [0; 100];
+        match rustix::fs::getxattr(&path, ACCESS_LIST, &mut list[..]) {
+            Ok(length) => {
+                // The group's bits are the list's mask now.
+                assert_eq!(mode(&path), 0o640);
+                assert_eq!(list[..length], access_list(1000));
+            }
+            Err(_) => assert_eq!(mode(&path), 0o600),
+        }
+        let own = Rights { owner: ReportOwner::User, ..rights };
+        let file = File::create(base.path().join("own")).unwrap();
+        fchmod(&file, Mode::RUSR | Mode::WUSR).unwrap();
+        admit(&file, own).unwrap();
+        assert_eq!(mode(&base.path().join("own")), 0o600);
+    }
+
+    #[test]
     fn no_name_leads_elsewhere() {
         let base = tempfile::tempdir().unwrap();
         for odd in ["", "..", "../x", "a/b", ".x"] {
             let cluster = Place { cluster: odd.into(), ..place(base.path()) };
             let file = Place { file: odd.into(), ..place(base.path()) };
             for place in [cluster, file] {
-                write(&place, b"", ReportOwner::Root, None).unwrap_err();
+                write(&place, b"", rights(ReportOwner::Root)).unwrap_err();
             }
         }
         assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
-use diag::policy::ReportOwner;
+use diag::policy::{ReportOwner, ReportReaders};
 use rustix::process::{
     DumpableBehavior, Gid, Signal, Uid, set_dumpable_behavior, set_parent_process_death_signal,
 };
@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::{Instant, timeout_at};
 
+pub use crate::report_file::Rights;
 use crate::report_file::{self, Place};
 
 /// First argument of the process that writes.
@@ -33,17 +34,6 @@ const MOST_ERROR: u64 = 400;
 
 /// Longest report that is taken: some thousand nodes of 8 GPUs.
 const MOST_BYTES: u64 = 256 << 20;
-
-/// Whose a report is to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rights {
-    /// The policy's word.
-    pub owner: ReportOwner,
-    /// The job's user.
-    pub uid: u32,
-    /// The job's group, where Slurm said it.
-    pub gid: Option<u32>,
-}
 
 /// Why a report was not written.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +64,7 @@ struct Job {
     check_number: u32,
     file: String,
     by_user: bool,
+    readers: ReportReaders,
     uid: u32,
     gid: Option<u32>,
 }
@@ -96,6 +87,7 @@ pub async fn write(place: &Place, text: &[u8], rights: Rights, until: Instant) -
         check_number: place.check_number,
         file: place.file.clone(),
         by_user,
+        readers: rights.readers,
         uid: rights.uid,
         gid: rights.gid,
     };
@@ -177,12 +169,17 @@ fn take() -> std::io::Result<()> {
         check_number: job.check_number,
         file: job.file,
     };
-    report_file::write(&place, text, owner, job.gid).map(drop)
+    let rights = Rights { owner, readers: job.readers, uid: job.uid, gid: job.gid };
+    report_file::write(&place, text, rights).map(drop)
 }
 
 /// Gives up root's rights for good, here and not before the program starts: nobody but root can stop or look into a
 /// process until then, and afterwards nobody can look into it.
 fn become_user(uid: u32, gid: u32) -> std::io::Result<()> {
+    // To the kernel this number means that nothing changes.
+    if uid == u32::MAX || gid == u32::MAX {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it has no number of its own"));
+    }
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     // This process has one thread.
     if rustix::process::geteuid().is_root() {

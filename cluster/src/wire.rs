@@ -11,6 +11,8 @@ use tokio_util::bytes::{BufMut, Bytes, BytesMut};
 use tokio_util::codec::{Decoder, LengthDelimitedCodec};
 use zeroize::Zeroizing;
 
+use crate::secret;
+
 /// Longest frame before authentication: two credentials and some words fit.
 pub const MAX_GREETING: usize = 16 * 1024;
 /// Longest frame from a node to the leader: thousands of measurements of one node.
@@ -92,7 +94,7 @@ impl Seal {
     fn hash(&self, sequence: u64, body: &[u8]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(&[self.direction.byte()]).update(&sequence.to_be_bytes()).update(body);
-        hasher.finalize()
+        secret::finish(hasher)
     }
 
     /// Sequence number and hash for the next body.

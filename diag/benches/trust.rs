@@ -5,7 +5,8 @@
 //!
 //! Arguments (after `--`), each `name=number`, all with defaults: `healthy` jobs, `from` which seed on, `singles` whether to
 //! put one fault at each place (2: the network's only), `places` in a job of 1,024 nodes, `pairs` of faults, `curve` runs a point, `rules` whether to
-//! compare, `cost` whether to measure it. The first seed of a part is 0; 100,000 healthy jobs take hours of processor time.
+//! compare, `cost` whether to measure it; `plots=FOLDER` has pictures of curve and cost written there. The first seed of a part
+//! is 0; 100,000 healthy jobs take some three hours of processor time.
 #![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
 
 #[path = "trust/cost.rs"]
@@ -18,7 +19,9 @@ mod healthy;
 mod others;
 #[path = "trust/parallel.rs"]
 mod parallel;
-#[path = "../tests/simulated/mod.rs"]
+#[path = "trust/plot.rs"]
+mod plot;
+#[path = "../tests/rules/simulated/mod.rs"]
 mod simulated;
 
 use std::process::ExitCode;

@@ -142,5 +142,5 @@ fn grown(before: Option<u64>, after: Option<u64>) -> Option<u64> {
 #[must_use]
 pub fn short(text: &str, most_bytes: usize) -> String {
     let end = text.floor_char_boundary(most_bytes);
-    text[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    crate::plain::printable(&text[..end])
 }

@@ -3,6 +3,7 @@
 
 mod budget;
 mod c4d_keys;
+mod origins;
 mod read;
 mod slots;
 mod tree;
@@ -22,6 +23,7 @@ use crate::xid::XidTable;
 
 pub use budget::Budget;
 pub use c4d_keys::MOST_DENIED;
+pub use origins::lines;
 pub use tree::MAX_POLICY_BYTES;
 
 /// Where the policy is if nobody names another file.
@@ -54,6 +56,17 @@ pub enum ReportOwner {
     /// Root.
     Root,
     /// The job's user: on shared storage root may be nobody.
+    User,
+}
+
+/// Who but root may read reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReportReaders {
+    /// The job's group, for projects whose members look at each other's jobs.
+    #[default]
+    Group,
+    /// The job's user alone, for sites where all users share a group.
     User,
 }
 
@@ -295,6 +308,8 @@ pub struct Paths {
     pub report_dir: PathBuf,
     /// Whose the reports are (default root).
     pub report_owner: ReportOwner,
+    /// Who but root may read them (default group).
+    pub report_readers: ReportReaders,
     /// Folder of baselines: `<gpu>.toml` and `host.toml` (default /etc/aimaster/baselines).
     pub baseline_dir: PathBuf,
     /// Folder of what a node keeps over restarts: its history, in `<node>/` (default /var/lib/aimaster).
@@ -364,6 +379,7 @@ impl Default for Policy {
                 scancel: "/usr/bin/scancel".into(),
                 report_dir: "/var/log/aimaster/reports".into(),
                 report_owner: ReportOwner::Root,
+                report_readers: ReportReaders::Group,
                 baseline_dir: "/etc/aimaster/baselines".into(),
                 state_dir: "/var/lib/aimaster".into(),
                 worker_user: String::new(),

@@ -9,6 +9,8 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
+use crate::plain::printable;
+
 /// What our reasons begin with.
 pub const MARK: &str = "aimaster: ";
 
@@ -76,7 +78,7 @@ impl fmt::Display for Ours {
     /// One line of at most [`REASON_MAX`] bytes, whatever was found.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tail = self.tail();
-        let what: String = self.what.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let what = printable(&self.what);
         let what = shortened(what.trim(), REASON_MAX - MARK.len() - tail.len());
         write!(f, "{MARK}{what}{tail}")
     }
@@ -187,9 +189,9 @@ mod tests {
                 Ours { what: what.clone(), job_id, check_number }.with(&words),
             ] {
                 let reason = one.to_string();
-                prop_assert!(reason.len() <= REASON_MAX && !reason.contains(char::is_control));
+                prop_assert!(reason.len() <= REASON_MAX && reason.chars().all(crate::plain::is_plain));
                 let read = Ours::parse(&reason);
-                let empty = what.trim_matches(|c: char| c.is_control() || c.is_whitespace()).is_empty();
+                let empty = what.trim_matches(|c: char| !crate::plain::is_plain(c) || c.is_whitespace()).is_empty();
                 prop_assert!(read.is_some() || empty, "{reason:?}");
                 if let Some(read) = read {
                     prop_assert_eq!((read.job_id, read.check_number), (job_id, check_number));

@@ -319,11 +319,7 @@ fn headline(report: &Report, troubles: &[&Item]) -> String {
     wording::listed(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Without control characters, so that nothing in a name or a message can move the cursor or forge a line.
-#[must_use]
-pub fn printable(line: &str) -> String {
-    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
+pub use crate::plain::printable;
 
 /// Most names in the line of a phase; the report has all.
 const MOST_NAMED: usize = 8;

@@ -243,7 +243,7 @@ struct Mistakes(Vec<Mistake>);
 impl Mistakes {
     fn add(&mut self, line: usize, words: String) {
         // Foreign text: what is shown of it is short and has no control characters.
-        let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
+        let words: String = crate::plain::printable(&words).chars().take(300).collect();
         if self.0.len() < MOST_MISTAKES {
             self.0.push(Mistake { line, words });
         }

@@ -87,7 +87,7 @@ pub fn put(reports: &[Kept]) -> Result<Vec<(PathBuf, Result<()>)>> {
 mod tests {
     use super::*;
     use crate::c4d::report::{self, Finished, Status, Telemetry};
-    use diag::policy::ReportOwner;
+    use diag::policy::{ReportOwner, ReportReaders};
     use jiff::Timestamp;
 
     fn keep(first: bool) -> Keep {
@@ -99,6 +99,7 @@ mod tests {
             node: "n2".into(),
             first,
             owner: ReportOwner::Root,
+            readers: ReportReaders::Group,
             uid: 1000,
             gid: None,
         }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use cluster::report_writer;
+use diag::report::printable;
 use epilog::c4d::lock::{self, Stopped};
 use epilog::job::EndedJob;
 use epilog::keep::{self, Kept};
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
 }
 
 fn say(line: &str) {
-    eprintln!("aimaster-epilog: {line}");
+    eprintln!("aimaster-epilog: {}", printable(line));
 }
 
 fn clean() -> Result<()> {

@@ -102,6 +102,8 @@ fn every_number_of_a_healthy_gpu_is_read() {
         unreadable: vec![],
         memory: Some(Memory { total_bytes: 150_754_820_096, free_bytes: 150_000_000_000 }),
         processes: Some(vec![]),
+        hidden_bytes: Some(754_820_096),
+        busy_percent: Some(0),
         persistence: Some(true),
         compute_mode: Some(ComputeMode::Shared),
         mig: Some(false),
@@ -143,6 +145,8 @@ fn processes_of_others_are_listed_and_ours_are_not() {
         "nvmlDeviceGetComputeRunningProcesses_v3":
             [{"pid": 300, "bytes": 5_u64 << 30}, {"pid": 100, "bytes": 1}, {"pid": 200}],
         "nvmlDeviceGetMPSComputeRunningProcesses_v3": [{"pid": 200, "bytes": 9}],
+        "nvmlDeviceGetMemoryInfo_v2": {"total": 100_u64 << 30, "free": 92_u64 << 30},
+        "nvmlDeviceGetUtilizationRates": {"gpu": 97, "memory": 3},
     });
     let mut state = h200(0);
     for (key, value) in gpu.as_object().unwrap() {
@@ -154,7 +158,10 @@ fn processes_of_others_are_listed_and_ours_are_not() {
         Process { pid: 200, memory_bytes: Some(9), mps: true, owner: None },
         Process { pid: 300, memory_bytes: Some(5 << 30), mps: false, owner: None },
     ];
-    assert_eq!(reading.gpus[0].processes, Some(expected));
+    let gpu = &reading.gpus[0];
+    assert_eq!(gpu.processes, Some(expected));
+    // Of the 8 GiB in use, somebody whom nobody sees has what these three have not.
+    assert_eq!((gpu.hidden_bytes, gpu.busy_percent), (Some((3 << 30) - 10), Some(97)));
 }
 
 // F11: bits that have no name yet are kept, in a driver's new call and in its old one.

@@ -12,6 +12,7 @@ use cluster::order::{MAX_ANSWER_BYTES, Met, Order, READY, Steps, Telemetry};
 use cluster::rendezvous::JobKey;
 use cluster::session::Session;
 use cluster::slurm::config::{self, SlurmConf};
+use cluster::trusted_path;
 use diag::facts::NodeId;
 use diag::report::printable;
 use diag::request::effective::Watch;
@@ -23,7 +24,6 @@ use tokio::time::{Instant, timeout};
 use crate::assignment::Assignment;
 use crate::engine;
 use crate::run_folder::RunFolder;
-use crate::trusted_path;
 
 /// The agent's program, beside this one.
 const AGENT: &str = "aimaster-c4d";
@@ -62,8 +62,11 @@ pub async fn start(assignment: &Assignment, watch: Watch, met: Option<Met>) -> R
     let folder = RunFolder::of(&assignment.job);
     folder.make().with_context(|| format!("can't make {}", folder.path().display()))?;
     let order = order(assignment, watch, met, &folder, telemetry.clone())?;
-    let mut text = Vec::new();
-    order.send(&mut text)?;
+    match trusted_path::file_of_now(&program) {
+        Ok(_) => {}
+        Err(error) => bail!("it runs as root, and {error}"),
+    }
+    let text = order.text()?;
     let mut agent = Command::new(&program)
         .env_clear()
         .current_dir("/")

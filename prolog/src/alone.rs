@@ -1,5 +1,5 @@
-//! The checks of this node by itself, outside of any job: `aimaster-prolog check-node NODE ...`, as root, for `aimaster
-//! undrain --check`. It prints the report and changes nothing in Slurm.
+//! The checks of this node by itself, outside of any job: `aimaster-prolog check-node NODE ...`, for `aimaster check`, and as
+//! root for `aimaster undrain --check`. It prints the report and changes nothing in Slurm.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,27 +33,48 @@ pub const CHECK_NODE: &str = "check-node";
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     node: String,
-    /// GPUs that Slurm says the node has.
-    gpus: u32,
+    /// The GPUs to measure, as Slurm lists those of a job.
+    gpus: Option<String>,
+    /// Only these checks.
+    only: Option<Vec<CheckName>>,
     policy: PathBuf,
 }
 
 impl Wanted {
     fn parse(arguments: &[String]) -> Result<Self> {
-        let [node, rest @ ..] = arguments else { bail!("{CHECK_NODE} NODE [--gpus COUNT] [--policy FILE]") };
+        let [node, rest @ ..] = arguments else {
+            bail!("{CHECK_NODE} NODE [--gpus COUNT | --devices LIST] [--checks LIST] [--policy FILE]")
+        };
         if !is_plain_name(node) {
             bail!("{node:?} is no name of a node");
         }
-        let mut wanted = Self { node: node.clone(), gpus: 0, policy: POLICY_FILE.into() };
+        let mut wanted = Self { node: node.clone(), gpus: None, only: None, policy: POLICY_FILE.into() };
         for pair in rest.chunks(2) {
             match pair {
-                [key, value] if key == "--gpus" => wanted.gpus = value.parse().context("--gpus")?,
+                [key, value] if key == "--gpus" => {
+                    let count: u32 = value.parse().context("--gpus")?;
+                    wanted.gpus = count.checked_sub(1).map(|last| format!("0-{last}"));
+                }
+                [key, value] if key == "--devices" => wanted.gpus = Some(value.clone()),
+                [key, value] if key == "--checks" => wanted.only = Some(named(value)?),
                 [key, value] if key == "--policy" => wanted.policy = value.into(),
                 _ => bail!("{} is not understood", pair.join(" ")),
             }
         }
         Ok(wanted)
     }
+}
+
+/// Checks by name; each must be one that a node by itself can run.
+fn named(list: &str) -> Result<Vec<CheckName>> {
+    let one = |name: &str| {
+        let check = CheckName::parse(name.trim()).with_context(|| format!("there is no check {name:?}"))?;
+        if check.spec().scope != Measured::Node {
+            bail!("{check} takes more than one node: a job checks it (srun -N2 --sanity-check={check} true)");
+        }
+        Ok(check)
+    };
+    list.split(',').map(one).collect()
 }
 
 /// Runs them if the command line asks for it, and says how this process ends.
@@ -80,12 +101,13 @@ pub fn check_node(arguments: impl Iterator<Item = String>) -> Option<ExitCode> {
     })
 }
 
-/// Every check of single nodes that this engine can measure.
-fn checks(policy: &Policy) -> Vec<CheckName> {
+/// Every check of single nodes that this engine can measure, or those of them that are wanted.
+fn checks(policy: &Policy, only: Option<&[CheckName]>) -> Vec<CheckName> {
     let fit = ALL
         .iter()
         .filter(|spec| spec.scope == Measured::Node && spec.engines.contains(&policy.engine))
-        .map(|spec| spec.name);
+        .map(|spec| spec.name)
+        .filter(|name| only.is_none_or(|only| only.contains(name)));
     fit.collect()
 }
 
@@ -95,7 +117,7 @@ fn assignment(wanted: &Wanted, mut policy: Policy) -> Result<Assignment> {
     let conf = SlurmConf::read(&config::locate(slurm_conf.as_deref())?)?;
     let cluster = conf.get("ClusterName").context("slurm.conf names no cluster")?.to_owned();
     policy.scope = Scope::default();
-    policy.checks.always = checks(&policy);
+    policy.checks.always = checks(&policy, wanted.only.as_deref());
     let job = JobEnv {
         job_id: 0,
         restart: 0,
@@ -108,7 +130,7 @@ fn assignment(wanted: &Wanted, mut policy: Policy) -> Result<Assignment> {
         me: 0,
         partition: None,
         constraints: None,
-        gpus: (wanted.gpus > 0).then(|| format!("0-{}", wanted.gpus - 1)),
+        gpus: wanted.gpus.clone(),
         mps: false,
         slurm_conf,
         het_job_id: None,
@@ -184,8 +206,22 @@ mod tests {
     #[test]
     fn the_command_line_names_a_node() {
         let whole = parsed("n1 --gpus 8 --policy /x").unwrap();
-        assert_eq!((whole.node.as_str(), whole.gpus, whole.policy), ("n1", 8, PathBuf::from("/x")));
-        for odd in ["", "--gpus 8", "n1 --gpus", "n1 --gpus x", "n1 --other 1", "../x"] {
+        assert_eq!((whole.node.as_str(), whole.gpus.as_deref()), ("n1", Some("0-7")));
+        assert_eq!((whole.policy, whole.only), (PathBuf::from("/x"), None));
+        let some = parsed("n1 --gpus 0 --devices 1,3 --checks gemm_flops,kernel_launch").unwrap();
+        assert_eq!(some.gpus.as_deref(), Some("1,3"));
+        assert_eq!(some.only, Some(vec![CheckName::GemmFlops, CheckName::KernelLaunch]));
+        assert_eq!(parsed("n1 --gpus 0").unwrap().gpus, None);
+        for odd in [
+            "",
+            "--gpus 8",
+            "n1 --gpus",
+            "n1 --gpus x",
+            "n1 --other 1",
+            "../x",
+            "n1 --checks x",
+            "n1 --checks all_reduce_2",
+        ] {
             assert!(parsed(odd).is_err(), "{odd}");
         }
         assert_eq!(check_node(["--policy".to_owned()].into_iter()), None);
@@ -193,7 +229,10 @@ mod tests {
 
     #[test]
     fn only_checks_of_single_nodes_are_run() {
-        let names = checks(&Policy::default()).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let names =
+            checks(&Policy::default(), None).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         assert_eq!(names, "gemm_flops kernel_launch all_reduce_1 comp_comm_overlap");
+        let one = [CheckName::KernelLaunch, CheckName::AllReduce2];
+        assert_eq!(checks(&Policy::default(), Some(&one)), [CheckName::KernelLaunch]);
     }
 }

@@ -2,10 +2,14 @@
 //! files and the environment; asks nobody.
 
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use cluster::slurm::config::{self, SlurmConf};
 use cluster::slurm::environment::JobEnv;
+use cluster::trusted_path::{self, PathError};
 use diag::baseline::{BaselineError, Baselines};
 use diag::check::CheckName;
 use diag::facts::{Engine, Roster};
@@ -14,6 +18,7 @@ use diag::policy::{Policy, Scope};
 use diag::request::effective::{Effective, Source, effective};
 use diag::request::mistake::Mistake;
 use diag::request::{Ask, Request};
+use rustix::fs::OFlags;
 use serde::Serialize;
 
 /// The variable that carries the request; slurmd gives it this prefix.
@@ -21,6 +26,9 @@ pub const REQUEST_VARIABLE: &str = "SPANK_AIMASTER_REQUEST";
 
 /// The variable that carries Slurm's release, as the plugin is stamped with it.
 const RELEASE_VARIABLE: &str = "AIMASTER_SLURM_RELEASE";
+
+/// Largest policy or file of limits: room for a map of addresses of the largest cluster.
+const MOST_BYTES: u64 = 4 << 20;
 
 /// The limits that serve where the site has no files of its own for the engine.
 const BUILT_IN_BASELINES: &[&str] = &[
@@ -59,8 +67,11 @@ pub enum AssignmentError {
         path: PathBuf,
         /// What the operating system said.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
+    /// Others than root could have written it.
+    #[error(transparent)]
+    Untrusted(#[from] PathError),
     /// The policy has mistakes.
     #[error("{} has mistakes: {}", .path.display(), .mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Policy {
@@ -217,7 +228,7 @@ pub fn baselines(policy: &Policy) -> Result<Vec<Baselines>, AssignmentError> {
             .map(|entry| entry.map(|entry| entry.path()))
             .collect::<Result<Vec<PathBuf>, _>>()
             .map_err(unreadable)?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(source) => return Err(unreadable(source)),
     };
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
@@ -251,11 +262,27 @@ fn of_engine(
 
 /// A file's text; `None` where there is no file.
 fn read(path: &Path) -> Result<Option<String>, AssignmentError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(AssignmentError::Read { path: path.to_owned(), source }),
+    let unreadable = |source| AssignmentError::Read { path: path.to_owned(), source };
+    // What root does hangs on it; to others it is as good as they like it.
+    if rustix::process::geteuid().is_root() && path.is_absolute() {
+        trusted_path::file_of_now(path)?;
     }
+    // To open a pipe must not wait for its writer.
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(unreadable(source)),
+    };
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        return Err(unreadable(io::Error::other("it is no regular file")));
+    }
+    let mut text = String::new();
+    let read = file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if read as u64 > MOST_BYTES {
+        return Err(unreadable(io::Error::other(format!("it is longer than {} MiB", MOST_BYTES >> 20))));
+    }
+    Ok(Some(text))
 }
 
 /// Nodes that differ in any of this would plan or judge differently.
@@ -287,6 +314,8 @@ fn digest(suite: &Suite, policy: &Policy) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn job() -> JobEnv {
@@ -299,6 +328,34 @@ mod tests {
         ];
         let value = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, v)| (*v).to_owned());
         JobEnv::from_vars(value).unwrap()
+    }
+
+    #[test]
+    fn a_policy_that_others_could_have_written_is_not_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("aimaster.toml");
+        let put = |mode| {
+            std::fs::write(&path, "engine = 'host'").unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        assert_eq!(policy(&path).unwrap(), Policy::default());
+        put(0o644);
+        assert_eq!(policy(&path).unwrap().engine, Engine::Host);
+        if rustix::process::geteuid().is_root() {
+            put(0o646);
+            assert!(matches!(policy(&path), Err(AssignmentError::Untrusted(_))));
+        }
+        // Neither of these keeps a job waiting.
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .unwrap();
+        assert!(policy(&path).unwrap_err().to_string().contains("can't read"));
+        let zero = policy(Path::new("/dev/zero")).unwrap_err();
+        assert!(matches!(zero, AssignmentError::Read { .. } | AssignmentError::Untrusted(_)));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, " ".repeat(5 << 20)).unwrap();
+        let long = policy(&path).unwrap_err();
+        assert!(cluster::chain(&long).contains("longer than 4 MiB"), "{long:?}");
     }
 
     #[test]

@@ -6,13 +6,13 @@ use std::path::Path;
 use cluster::slurm::config::{self, ConfigError, SlurmConf};
 use cluster::slurm::environment::JobEnv;
 use cluster::slurm::scontrol::Scontrol;
+use cluster::trusted_path::{self, PathError};
 use diag::facts::Engine;
 use diag::gpu_facts::ids::{self, GpuId, GpuIdError};
 use tokio::time::Instant;
 
 use crate::assignment::Assignment;
 use crate::protocol::{Devices, Libraries};
-use crate::trusted_path::{self, PathError};
 
 /// The only words about NVLink multicast that NCCL gets unless the policy allows it: a program that uses it can put the
 /// GPUs of a host out of service.

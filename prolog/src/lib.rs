@@ -20,7 +20,6 @@ pub mod run_folder;
 pub mod suite;
 mod thread_state;
 pub mod traffic;
-mod trusted_path;
 pub mod watch;
 pub mod worker;
 pub mod worker_client;

@@ -33,6 +33,7 @@ use prolog::run_folder::RunFolder;
 use prolog::suite::{self, Bench};
 use prolog::traffic::Traffic;
 use prolog::watch::{self, Inquiry, Stop, Stopping};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -56,19 +57,21 @@ fn main() -> ExitCode {
     if let Some(done) = alone::check_node(std::env::args().skip(1)) {
         return done;
     }
+    // It will hold keys, and no core file is to. Where that can't be said, it runs all the same.
+    _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let begun = (Instant::now(), Timestamp::now());
     let job = match JobEnv::from_vars(|name| std::env::var(name).ok()) {
         Ok(job) => job,
         Err(errors) => {
             // Without the job's name there is no place for a gate; the plugin takes its absence for an error.
             let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            eprintln!("aimaster: this is no job prolog: {}", errors.join("; "));
+            complain(&format!("this is no job prolog: {}", errors.join("; ")));
             return ExitCode::SUCCESS;
         }
     };
     let gate = gate(&job, begun);
     if let Err(error) = RunFolder::of(&job).write_gate(&gate) {
-        eprintln!("aimaster: job {}: can't leave the launch gate: {error}", job.job_id);
+        complain(&format!("job {}: can't leave the launch gate: {error}", job.job_id));
     }
     // The very last: a thread that waits for a disk or a driver can keep this process from ending, but not the job.
     say("done");
@@ -294,6 +297,11 @@ fn announce(time: Duration, watch: Option<Watch>) {
     say(&format!("deadline_ms {}", time.as_millis()));
 }
 
+/// A line for slurmd's log.
+fn complain(line: &str) {
+    eprintln!("aimaster: {}", printable(line));
+}
+
 /// A line for the plugin.
 fn say(line: &str) {
     use std::io::Write as _;
@@ -309,7 +317,7 @@ fn skip(why: &str) -> Gate {
 
 /// The gate where this software, not the hardware, has a problem.
 fn trouble(rule: Undecided, asked: bool, error: &anyhow::Error) -> Gate {
-    eprintln!("aimaster: {error:#}");
+    complain(&format!("{error:#}"));
     if !asked {
         return Gate::open(Vec::new());
     }

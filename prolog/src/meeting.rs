@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use cluster::auth::Authenticator;
-use cluster::munge::Munge;
+use cluster::munge::{Munge, MungeError};
 use cluster::rendezvous::{JobKey, MeetConfig, meet_unless};
 use cluster::session::Session;
 use cluster::slurm::address::{AddressError, address_of, own_address};
@@ -15,6 +15,7 @@ use cluster::slurm::config::{self, SlurmConf};
 use cluster::topology;
 use diag::facts::{Engine, GpuName, NodeFacts, NodeId};
 use diag::gpu_facts::Known;
+use diag::policy::Policy;
 use tokio::time::Instant;
 
 use crate::assignment::Assignment;
@@ -146,12 +147,7 @@ pub async fn session(
     let Assignment { job, policy, .. } = assignment;
     let path = config::locate(job.slurm_conf.as_deref())?;
     let conf = slurm_conf(assignment)?;
-    let socket = if policy.paths.munge_socket.as_os_str().is_empty() {
-        conf.munge_socket().unwrap_or_else(|| MUNGE_SOCKET.into())
-    } else {
-        policy.paths.munge_socket.clone()
-    };
-    let munge = Munge::open(&policy.paths.libmunge, &socket)?;
+    let munge = munge(policy, &conf)?;
     let mut addresses = BTreeMap::new();
     for (node, name) in (0..2).zip(&job.nodes) {
         let within = Instant::now() + RESOLVE_WAIT;
@@ -181,6 +177,16 @@ pub async fn session(
     };
     let stop = async { stopping.stopped().await.to_string() };
     meet_unless(config, facts.clone(), stop).await.context("the nodes did not meet")
+}
+
+/// The site's MUNGE; munged is not asked yet.
+///
+/// # Errors
+/// Its library can't be loaded.
+pub fn munge(policy: &Policy, conf: &SlurmConf) -> Result<Munge, MungeError> {
+    let named = Some(policy.paths.munge_socket.clone()).filter(|path| !path.as_os_str().is_empty());
+    let socket = named.or_else(|| conf.munge_socket()).unwrap_or_else(|| MUNGE_SOCKET.into());
+    Munge::open(&policy.paths.libmunge, &socket)
 }
 
 /// Gives the worker the key and the place that the meeting brought.

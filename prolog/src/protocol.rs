@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use diag::facts::NodeId;
 use diag::gpu_facts::reading::{Load, NodeReading};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroize as _;
 
 pub use devices::{Device, Devices, Libraries, Look, Opened, Trouble, TroubleKind};
 pub use frames::{Decoder, FrameError, MAX_FRAME, encode};
@@ -23,9 +24,15 @@ pub const MAX_SAMPLES: usize = 32;
 pub const MAX_RANKS: u32 = 64;
 
 /// The key that authenticates the data connections of one suite.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DataKey(pub [u8; 32]);
+
+impl Drop for DataKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl fmt::Debug for DataKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

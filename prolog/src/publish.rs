@@ -22,6 +22,7 @@ pub async fn report(paths: &Paths, job: &JobEnv, report: &Report, until: Instant
         check_number: report.check_number,
         file: REPORT_FILE.to_owned(),
     };
-    let rights = Rights { owner: paths.report_owner, uid: job.uid, gid: job.gid };
+    let rights =
+        Rights { owner: paths.report_owner, readers: paths.report_readers, uid: job.uid, gid: job.gid };
     Ok(report_writer::write(&place, &text, rights, until).await?)
 }

@@ -64,8 +64,9 @@ mod tests {
     #[test]
     fn this_process_runs_and_one_that_is_gone_is_not_known() {
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(matches!(of_process(own), 'R' | 'S'));
-        assert!(!inside_kernel(Path::new("/proc/self/stat")));
+        // Another test's thread may just wait for a disk.
+        assert!((0..1000).any(|_| matches!(of_process(own), 'R' | 'S')));
+        assert!((0..1000).any(|_| !inside_kernel(Path::new("/proc/self/stat"))));
         assert_eq!((of_process(i32::MAX), those_inside_kernel(i32::MAX)), ('?', String::new()));
     }
 }

@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, timeout};
+use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::protocol::{
     Answer, Call, DataKey, Decoder, Devices, FrameError, Listen, Look, Opened, Reply, Request, encode,
@@ -143,7 +144,7 @@ struct Process {
     socket: UnixStream,
     decoder: Decoder,
     /// What is not sent yet: a caller that gives up in the middle of a frame must not cut it.
-    outgoing: Vec<u8>,
+    outgoing: Zeroizing<Vec<u8>>,
 }
 
 impl Worker {
@@ -189,7 +190,7 @@ impl Worker {
         let Some(process) = &mut self.process else { return Ok(()) };
         self.next_id += 1;
         let call = Call { id: self.next_id, request: Request::Look(look.clone()) };
-        process.outgoing.extend(encode(&call).map_err(WorkerError::Frame)?);
+        process.outgoing.extend_from_slice(&encode(&call).map_err(WorkerError::Frame)?);
         self.look = Some((look, self.next_id));
         Ok(())
     }
@@ -222,7 +223,7 @@ impl Worker {
 
     /// Tells it who this node is and the key of the data connections, once the rendezvous is over.
     pub async fn join(&mut self, node: NodeId, key: DataKey, within: Duration) -> Result<(), WorkerError> {
-        self.joined = Some((node, key));
+        self.joined = Some((node, key.clone()));
         self.make_ready().await?;
         self.ask_join(node, key, within).await
     }
@@ -298,7 +299,7 @@ impl Worker {
         if let Some(devices) = self.options.devices.clone() {
             self.ask_open(devices).await?;
         }
-        if let Some((node, key)) = self.joined {
+        if let Some((node, key)) = self.joined.clone() {
             self.ask_join(node, key, START_WAIT).await?;
         }
         if let Some(process) = &mut self.process {
@@ -329,7 +330,7 @@ impl Worker {
             .ok_or_else(|| WorkerError::Died { status: "before this request".to_owned() })?;
         self.next_id += 1;
         let id = self.next_id;
-        process.outgoing.extend(encode(&Call { id, request }).map_err(WorkerError::Frame)?);
+        process.outgoing.extend_from_slice(&encode(&Call { id, request }).map_err(WorkerError::Frame)?);
         self.unanswered = true;
         let error = match timeout(within, process.exchange(id, &mut self.seen)).await {
             Ok(Ok(reply)) => {
@@ -402,7 +403,7 @@ impl Process {
             command.uid(uid).gid(gid);
         }
         let child = command.spawn().map_err(start)?;
-        Ok(Self { ready: true, child, socket, decoder: Decoder::default(), outgoing: Vec::new() })
+        Ok(Self { ready: true, child, socket, decoder: Decoder::default(), outgoing: Zeroizing::default() })
     }
 
     /// Sends what is to be sent and waits for the answer `id`; older answers belong to callers who gave up.
@@ -412,6 +413,8 @@ impl Process {
             let sent = self.socket.write(&self.outgoing).await.map_err(WorkerError::Socket)?;
             self.outgoing.drain(..sent);
         }
+        // It may have been the key.
+        self.outgoing.zeroize();
         let mut piece = vec![0; READ_BYTES];
         loop {
             while let Some(answer) = self.decoder.message::<Answer>().map_err(WorkerError::Frame)? {

@@ -4,6 +4,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -31,6 +32,9 @@ async fn works(worker: &mut Worker) {
 // N09.
 #[test]
 fn it_runs_without_rights_environment_and_outside_folders() {
+    // One that is not closed on exec, as a shell or a container may leave it.
+    let (left_open, _other) = rustix::pipe::pipe().unwrap();
+    let left_open = std::fs::read_link(format!("/proc/self/fd/{}", left_open.as_raw_fd())).unwrap();
     run(async {
         let (worker, ports) = joined(0, 2).await;
         assert_eq!(ports.len(), 2);
@@ -46,7 +50,13 @@ fn it_runs_without_rights_environment_and_outside_folders() {
             assert!(field("Uid:").iter().all(|uid| uid != "0"), "{status}");
             assert!(field("Gid:").iter().all(|gid| gid != "0"), "{status}");
             assert!(field("Groups:").is_empty(), "{status}");
-            assert!(field("CapEff:").iter().all(|mask| mask.trim_start_matches('0').is_empty()));
+            for capabilities in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
+                let empty = field(capabilities).iter().all(|mask| mask.trim_start_matches('0').is_empty());
+                assert!(empty, "{status}");
+            }
+            let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+            let open: Vec<_> = open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
+            assert!(open.len() > 3 && !open.contains(&left_open), "{open:?}");
             assert_eq!(std::fs::read(format!("/proc/{pid}/environ")).unwrap(), b"");
             assert_eq!(std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), Path::new("/"));
             // Not dumpable: what belongs to the process belongs to root, so its key is safe from its own user.

@@ -4,8 +4,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +52,22 @@ pub fn read(path: &Path, most: usize) -> Result<Vec<u8>, ReadError> {
     read_open(&file, most).map_err(ReadError::Unreadable)
 }
 
+/// What of a program's path others than root could change, if anything: it is about to run as root. A folder in which all
+/// may write is fine where nobody can take away what is another's; members of the group root are root.
+pub fn open_to_others(program: &Path) -> Option<PathBuf> {
+    // A program that is missing is said by who starts it.
+    let real = std::fs::canonicalize(program).ok()?;
+    let own = rustix::process::geteuid().as_raw();
+    let open = |path: &&Path| {
+        let Ok(about) = std::fs::symlink_metadata(path) else { return true };
+        let all = about.mode() & 0o002 != 0 && !(about.is_dir() && about.mode() & 0o1000 != 0);
+        let group =
+            about.mode() & 0o020 != 0 && about.gid() != 0 && !(about.is_dir() && about.mode() & 0o1000 != 0);
+        (about.uid() != 0 && about.uid() != own) || (!about.is_symlink() && (all || group))
+    };
+    program.ancestors().chain(real.ancestors()).find(open).map(Path::to_owned)
+}
+
 /// The first `most` bytes of an open file.
 ///
 /// # Errors
@@ -65,7 +81,37 @@ pub fn read_open(file: &File, most: usize) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_program_that_others_can_change_is_found_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let (program, link) = (folder.path().join("program"), folder.path().join("link"));
+        std::fs::write(&program, "").unwrap();
+        std::os::unix::fs::symlink(&program, &link).unwrap();
+        let mode =
+            |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        mode(&program, 0o755);
+        // Below /tmp, in which all may write but not take away.
+        assert_eq!(open_to_others(&program), None);
+        assert_eq!(open_to_others(&link), None);
+        assert_eq!(open_to_others(Path::new("/bin/sh")), None);
+        mode(&program, 0o757);
+        assert_eq!(open_to_others(&link), Some(program.clone()));
+        mode(&program, 0o755);
+        mode(folder.path(), 0o777);
+        assert_eq!(open_to_others(&program).as_deref(), Some(folder.path()));
+        mode(folder.path(), 0o755);
+        // The rest needs another user.
+        if std::os::unix::fs::lchown(&link, Some(65_534), None).is_ok() {
+            assert_eq!(open_to_others(&link), Some(link.clone()));
+            assert_eq!(open_to_others(&program), None);
+            std::os::unix::fs::chown(&program, Some(0), Some(65_534)).unwrap();
+            mode(&program, 0o775);
+            assert_eq!(open_to_others(&program), Some(program));
+        }
+    }
 
     #[test]
     fn reads_up_to_the_bound() {

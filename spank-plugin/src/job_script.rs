@@ -14,6 +14,7 @@ use slurm_spank::SpankHandle;
 
 use crate::arguments::Arguments;
 use crate::boundary::{error, info};
+use crate::files;
 use crate::helper::{self, End, Limits};
 
 /// The request as the prolog sees it: what the submission set, with Slurm's prefix.
@@ -43,6 +44,13 @@ fn start(spank: &SpankHandle, arguments: &Arguments, name: &str, limits: Limits,
         return;
     }
     let program = arguments.helpers.join(name);
+    if let Some(open) = files::open_to_others(&program) {
+        return error(&format!(
+            "{} is not started as root, because others than root can change {}; mend its owner and mode; {after}",
+            program.display(),
+            open.display()
+        ));
+    }
     let mut command = Command::new(&program);
     command.arg("--policy").arg(&arguments.policy).env_clear().envs(environment(std::env::vars_os()));
     command.env(RELEASE_VARIABLE, release().to_string());

@@ -27,7 +27,6 @@ use std::ffi::{c_char, c_int};
 use slurm_spank::spank_sys::spank_t;
 use slurm_spank::{Context, SpankHandle};
 
-use crate::arguments::Arguments;
 use crate::boundary::{FAILURE, SUCCESS};
 
 /// Slurm's name of this plugin; part of the names of the option variables, see [`options`].
@@ -98,16 +97,16 @@ fn init(spank: &SpankHandle, raw: spank_t) -> c_int {
         options::forget_inherited();
     }
     if matches!(context, Ok(Context::Slurmd | Context::JobScript)) {
-        Arguments::of(spank).log_mistakes();
+        arguments::log_mistakes(&arguments::of(spank));
     }
     options::register(raw)
 }
 
 fn init_post_opt(spank: &SpankHandle, _: spank_t) -> c_int {
     match spank.context() {
-        Ok(Context::Local) => submission::post_opt(spank, &Arguments::of(spank), step::is_step()),
-        Ok(Context::Allocator) => submission::post_opt(spank, &Arguments::of(spank), false),
-        Ok(Context::Remote) => remote::post_opt(spank, &Arguments::of(spank)),
+        Ok(Context::Local) => submission::post_opt(spank, &arguments::of(spank), step::is_step()),
+        Ok(Context::Allocator) => submission::post_opt(spank, &arguments::of(spank), false),
+        Ok(Context::Remote) => remote::post_opt(spank, &arguments::of(spank)),
         Ok(Context::Slurmd | Context::JobScript) | Err(_) => {}
     }
     SUCCESS
@@ -124,13 +123,13 @@ fn task_init(spank: &SpankHandle, _: spank_t) -> c_int {
 }
 
 fn job_prolog(spank: &SpankHandle, _: spank_t) -> c_int {
-    let arguments = Arguments::of(spank);
-    arguments.log_mistakes();
+    let arguments = arguments::of(spank);
+    arguments::log_mistakes(&arguments);
     job_script::prolog(spank, &arguments);
     SUCCESS
 }
 
 fn job_epilog(spank: &SpankHandle, _: spank_t) -> c_int {
-    job_script::epilog(spank, &Arguments::of(spank));
+    job_script::epilog(spank, &arguments::of(spank));
     SUCCESS
 }

@@ -59,8 +59,9 @@ const TABLE: [Spec; COUNT] = [
         name: c"sanity-check",
         has_arg: HasArg::Optional,
         argument: c"LIST",
-        help: c"measure this job's own nodes before it starts: a comma-separated list of checks (a wrong one lists \
-                them all); default (also when LIST is left out): gemm_flops,all_reduce_1,all_reduce_2; all; or off",
+        help: c"measure this job's own nodes before it starts; LIST is checks separated by commas, or default (the \
+                same as no LIST: gemm_flops,all_reduce_1,all_reduce_2), all, or off; `aimaster explain CHECK` says what \
+                one does",
     },
     Spec {
         name: c"sanity-fail-action",
@@ -74,13 +75,15 @@ const TABLE: [Spec; COUNT] = [
         name: c"sanity-timeout",
         has_arg: HasArg::Required,
         argument: c"MINUTES",
-        help: c"longest time that the checks before start may take, in whole minutes (default 5)",
+        help: c"longest time that the checks before the start may take, in whole minutes (default 5; it counts against \
+                --time)",
     },
     Spec {
         name: c"runtime-check",
         has_arg: HasArg::Optional,
         argument: c"c4d",
-        help: c"watch the job while it runs, and name what hangs, breaks or slows it down: c4d (also bare), or off",
+        help: c"watch the job while it runs, and name what hangs, breaks or slows it down: c4d (the same as no \
+                argument), or off",
     },
     Spec {
         name: c"runtime-fail-action",

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use diag::gate::{Gate, MAX_LINE_CHARS, MAX_LINES, RUN_ROOT};
+use diag::plain::is_plain;
 use diag::policy::{Policy, Undecided};
 use diag::request::submission::Flag;
 use diag::request::{Ask, Request};
@@ -52,7 +53,7 @@ impl Decision {
         let mut text = String::new();
         for line in gate.lines.iter().take(MAX_LINES) {
             text.push_str("aimaster: ");
-            text.extend(line.chars().filter(|c| !c.is_control()).take(MAX_LINE_CHARS));
+            text.extend(line.chars().filter(|c| is_plain(*c)).take(MAX_LINE_CHARS));
             text.push('\n');
         }
         Self { start: gate.start, text, says_so }
@@ -223,7 +224,7 @@ mod tests {
 
     #[test]
     fn lines_are_bounded_and_clean() {
-        let lines = vec!["a\x1b[2Jb".to_owned(), "ü".repeat(2 * MAX_LINE_CHARS)];
+        let lines = vec!["a\x1b[2J\u{202e}b".to_owned(), "ü".repeat(2 * MAX_LINE_CHARS)];
         let decision = Decision::of(&Gate { lines: lines.clone(), ..Gate::closed(Vec::new()) }, true);
         assert_eq!(decision.text, format!("aimaster: a[2Jb\naimaster: {}\n", "ü".repeat(MAX_LINE_CHARS)));
         let many = Decision::of(&Gate { lines: vec![String::new(); 1000], ..Gate::open(Vec::new()) }, true);

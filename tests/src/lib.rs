@@ -70,6 +70,7 @@ mod stamp;
 mod switch;
 mod syslog;
 mod told;
+pub mod traces;
 mod users;
 pub mod wait;
 

@@ -12,6 +12,9 @@ const LOSS_PERMILLE: u32 = 100;
 
 const PAIRS: &str = "--sanity-check=all_reduce_2";
 
+/// Half the usual windows: what is slow here is far below the floor.
+const QUICK: &str = "host.seconds_per_check = 0.3";
+
 /// Exactly these nodes are at fault: in the report, by drains with a reason that can be read, and in every word
 /// that the user saw.
 fn assert_culprits(cluster: &Cluster, told: &Told, check: &str, culprits: &[&str]) {
@@ -60,7 +63,7 @@ fn assert_nobody_drained_and_started(told: &Told, outcome: &str) {
 #[test]
 fn a_slow_node_is_named_at_every_position() {
     let _machine = serial().unwrap();
-    let cluster = product::boot(Cluster::builder().nodes(4), "").unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(4), QUICK).unwrap();
     for node in ["n1", "n2", "n3", "n4"] {
         let fault = cluster.rate(node, SLOW_KBIT).unwrap();
         let told = cluster.told(["-N4", PAIRS]).unwrap();
@@ -77,7 +80,7 @@ fn a_slow_node_is_named_at_every_position() {
 #[test]
 fn two_nodes_can_t_be_told_apart_and_a_bad_link_is_no_node() {
     let _machine = serial().unwrap();
-    let cluster = product::boot(Cluster::builder().nodes(4), "").unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(4), QUICK).unwrap();
 
     // One bad side of two: nobody can say which, so the job starts (on_suspect).
     let fault = cluster.rate("n2", SLOW_KBIT).unwrap();
@@ -103,7 +106,7 @@ fn two_nodes_can_t_be_told_apart_and_a_bad_link_is_no_node() {
 #[test]
 fn two_bad_nodes_of_six_are_both_named() {
     let _machine = serial().unwrap();
-    let cluster = product::boot(Cluster::builder().nodes(6), "").unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(6), QUICK).unwrap();
     // Neighbours, who meet each other first; and nodes of different pairs, the first of the job among them.
     for culprits in [["n3", "n4"], ["n1", "n6"]] {
         let faults = culprits.map(|node| cluster.rate(node, SLOW_KBIT).unwrap());
@@ -130,7 +133,7 @@ fn two_bad_nodes_of_six_are_both_named() {
 #[test]
 fn a_node_that_loses_packets_is_named() {
     let _machine = serial().unwrap();
-    let cluster = product::boot(Cluster::builder().nodes(4), "").unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(4), QUICK).unwrap();
     for node in ["n1", "n3"] {
         let fault = cluster.loss(node, LOSS_PERMILLE).unwrap();
         let told = cluster.told(["-N4", "--sanity-check=network_connectivity"]).unwrap();
@@ -145,7 +148,7 @@ fn a_node_that_loses_packets_is_named() {
 #[test]
 fn a_leaf_switch_is_named_instead_of_its_nodes_and_a_lone_node_is_not_drained() {
     let _machine = serial().unwrap();
-    let cluster = product::boot(Cluster::builder().nodes(6), "").unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(6), QUICK).unwrap();
     let wiring = "SwitchName=s1 Nodes=n[1-3]\nSwitchName=s2 Nodes=n[4-5]\nSwitchName=s3 Nodes=n6\nSwitchName=top Switches=s[1-3]\n";
     std::fs::write(cluster.base().join("etc/slurm/topology.conf"), wiring).unwrap();
 

@@ -1,9 +1,9 @@
 //! Many clean jobs in a row leave nothing behind, and jobs that ask for nothing hardly notice that the plugin is there.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use aimaster_tests::traces::{added, traces};
 use aimaster_tests::{Cluster, JobId, product, serial, wait};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -19,45 +19,6 @@ const STARTS: usize = 11;
 /// How much longer a job without checks may take with the plugin than without any plugin. Measured: 1.2 to 1.6 on an
 /// idle machine. A prolog that waited for something would take many times as long.
 const MOST_RATIO: f64 = 3.0;
-
-/// What of a node must be the same before and after: processes, listening sockets, files, mounts, shared memory.
-/// `/var/tmp` is the machine's own, and only what has our name or user counts there.
-const SHOW: &str = "
-ps -eo user=,args= | grep -vE '(ps -eo|grep -vE|sort|bash -c|sed |find |ipcs|\\[.*\\])' | sed 's/^/process /'
-cat /proc/net/tcp /proc/net/tcp6 | sed -nE 's/^ *[0-9]+: ([0-9A-F:]+) [0-9A-F:]+ 0A .*/socket \\1/p'
-find /run/aimaster /tmp /dev/shm -mindepth 1 -printf 'file %p\\n' 2>/dev/null
-find /var/tmp -maxdepth 1 \\( -user aimaster -o -name '*aimaster*' \\) -not -name 'aimaster-cluster-*' \
-  -not -name aimaster-tests.lock -printf 'file %p\\n'
-sed 's/^/mount /' /proc/self/mounts
-ipcs | grep -E '^0x' | sed 's/^/ipc /'
-awk '{ print \"lock\", $2, $4, $6 }' /proc/locks
-";
-
-fn traces(cluster: &Cluster) -> BTreeMap<String, Vec<String>> {
-    let show = |node: &str| {
-        let output = cluster.exec(node, ["bash", "-c", SHOW]).unwrap();
-        let mut lines: Vec<String> = output.stdout.lines().map(str::to_owned).collect();
-        lines.sort();
-        assert!(lines.iter().any(|line| line.contains("slurmd")), "{output:?}");
-        lines
-    };
-    cluster.nodes().into_iter().map(|node| (node.to_owned(), show(node))).collect()
-}
-
-/// Lines of `after` that `before` lacks.
-fn added(before: &BTreeMap<String, Vec<String>>, after: &BTreeMap<String, Vec<String>>) -> Vec<String> {
-    let mut added = Vec::new();
-    for (node, lines) in after {
-        let mut known = before[node].clone();
-        for line in lines {
-            match known.iter().position(|one| one == line) {
-                Some(at) => _ = known.swap_remove(at),
-                None => added.push(format!("{node}: {line}")),
-            }
-        }
-    }
-    added
-}
 
 /// Starts the job `job` in one of three ways and waits for its end.
 fn run_job(cluster: &Cluster, job: u32) {
@@ -84,7 +45,7 @@ fn thirty_jobs_in_a_row_leave_nothing_behind() {
     // What Slurm itself leaves after its first job is no trace of ours.
     cluster.srun(["-N4", "hostname"]).ok().unwrap();
     cluster.wait_idle(4, SOON).unwrap();
-    let before = traces(&cluster);
+    let before = traces(&cluster).unwrap();
 
     for job in 2..2 + JOBS {
         run_job(&cluster, job);
@@ -94,7 +55,7 @@ fn thirty_jobs_in_a_row_leave_nothing_behind() {
     cluster.wait_idle(4, SOON).unwrap();
     let mut left = Vec::new();
     let clean = wait::until(Duration::from_secs(5), "the nodes are as before", || {
-        left = added(&before, &traces(&cluster));
+        left = added(&before, &traces(&cluster)?);
         Ok(left.is_empty().then_some(()))
     });
     assert!(clean.is_ok(), "{left:#?}");

@@ -88,6 +88,41 @@ fn the_pure_crate_has_no_way_to_the_outside() {
     }
 }
 
+/// What of a file is the product, and not a test in it.
+fn product_of(text: &str) -> &str {
+    text.split("#[cfg(test)]").next().unwrap_or_default()
+}
+
+/// The product's sources, with their paths.
+fn product_files() -> impl Iterator<Item = (PathBuf, String)> {
+    folders().flat_map(|folder| rust_files(&root().join(folder).join("src"))).filter_map(|file| {
+        let name = file.display().to_string();
+        let text = std::fs::read_to_string(&file).unwrap();
+        (!name.ends_with("tests.rs") && !name.contains("/tests/") && !name.contains("/testing"))
+            .then(|| (file, product_of(&text).to_owned()))
+    })
+}
+
+#[test]
+fn nothing_is_run_by_a_shell_or_with_an_environment_that_came_along() {
+    /// Where a program is started whose environment was emptied by who started this one.
+    const EMPTIED_BEFORE: &[&str] = &["prolog/src/worker/launch.rs"];
+    let (mut files, mut starts) = (0, 0);
+    for (file, text) in product_files() {
+        files += 1;
+        for shell in ["\"sh\"", "\"bash\"", "/bin/sh", "/bin/bash", "system(", "popen("] {
+            assert!(!text.contains(shell), "{}: {shell}", file.display());
+        }
+        let name = file.strip_prefix(root()).unwrap().to_str().unwrap();
+        let begun = text.matches("Command::new(").count();
+        starts += begun;
+        if begun > 0 && !EMPTIED_BEFORE.contains(&name) {
+            assert_eq!(text.matches(".env_clear()").count(), begun, "{name}");
+        }
+    }
+    assert!(files > 150 && starts >= 7, "{files} files, {starts} starts: is the product where it was?");
+}
+
 // E05, E10, F01, F06, L06, L09, N05: their output is not read, nobody waits for them, their locks and handles are not ours.
 #[test]
 fn no_foreign_diagnosis_is_run_read_or_loaded() {

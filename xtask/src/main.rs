@@ -7,9 +7,9 @@ mod packages;
 mod stage;
 mod versions;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use stage::{Stages, cargo};
 
@@ -44,6 +44,16 @@ enum Task {
     },
     /// Run jobs with the plugin inside srun, sbatch, salloc, slurmd and slurmstepd under valgrind.
     Valgrind,
+    /// Run thousands of jobs without checks and hundreds with them: none may leave memory, descriptors, files or processes
+    /// behind. Prints a table; takes half an hour.
+    Leaks {
+        /// How many jobs that ask for nothing.
+        #[arg(long, default_value_t = 10_000)]
+        plain: u32,
+        /// How many with the default checks.
+        #[arg(long, default_value_t = 200)]
+        suites: u32,
+    },
     /// Measure beside what others measure with.
     Bench {
         #[command(subcommand)]
@@ -51,6 +61,8 @@ enum Task {
     },
     /// Rewrite the parts of the documentation that are made from the code.
     Docs,
+    /// Write the manual pages and completions that packages ship, below target/share.
+    Man,
     /// Build for production and copy plugin, helpers, policy and baselines to where Slurm looks for them.
     Install {
         /// Install below this folder in place of /.
@@ -94,11 +106,13 @@ fn main() -> Result<()> {
         Task::Soak { runs } => soak(runs),
         Task::Versions { release } => versions(release.as_deref()),
         Task::Valgrind => valgrind(),
+        Task::Leaks { plain, suites } => leaks(plain, suites),
         Task::Bench { what: Bench::Gpu { repeats } } => bench("prolog", "gpu", repeats),
         Task::Bench { what: Bench::Telemetry { repeats } } => bench_telemetry(repeats),
         Task::Bench { what: Bench::Trust { counts } } => bench_rules("trust", &counts),
         Task::Bench { what: Bench::C4d { counts } } => bench_rules("c4d", &counts),
         Task::Docs => docs(),
+        Task::Man => man(),
         Task::Install { root } => install::install(&root),
     }
 }
@@ -132,6 +146,13 @@ fn valgrind() -> Result<()> {
     cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "valgrind"])
 }
 
+fn leaks(plain: u32, suites: u32) -> Result<()> {
+    packages::install()?;
+    cargo(&["build", "--quiet", "--workspace"])?;
+    let (plain, suites) = (plain.to_string(), suites.to_string());
+    cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "leaks", "--", &plain, &suites])
+}
+
 /// A machine with GPUs is not one that packages are installed on: what is missing there is said by the bench.
 fn bench(package: &str, name: &str, repeats: u32) -> Result<()> {
     let repeats = repeats.to_string();
@@ -154,6 +175,32 @@ fn bench_rules(name: &str, counts: &[String]) -> Result<()> {
 fn docs() -> Result<()> {
     let run = || cargo(&["test", "--quiet", "--package", "aimaster-tests", "--test", "docs"]);
     run().or_else(|_| run())
+}
+
+/// They are made from the program's own arguments, so they are not kept in the tree.
+fn man() -> Result<()> {
+    let aimaster = ["run", "--quiet", "--package", "cli", "--bin", "aimaster", "--"];
+    let share = Path::new("target/share");
+    let folder = share.join("man/man1").display().to_string();
+    cargo(&[&aimaster[..], &["man-pages", &folder]].concat())?;
+    for (shell, to) in [
+        ("bash", "bash-completion/completions/aimaster"),
+        ("zsh", "zsh/site-functions/_aimaster"),
+        ("fish", "fish/vendor_completions.d/aimaster.fish"),
+    ] {
+        let to = share.join(to);
+        std::fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+        let mut command =
+            std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let output =
+            command.args(aimaster).args(["completions", shell]).output().context("can't run cargo")?;
+        if !output.status.success() {
+            bail!("aimaster completions {shell}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        std::fs::write(&to, output.stdout).with_context(|| format!("can't write {}", to.display()))?;
+        println!("{}", to.display());
+    }
+    Ok(())
 }
 
 fn test(only: Option<&str>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The commands on files; what makes a limit is tested in `diag/tests/learn.rs`.
+//! The commands on files; what makes a limit is tested in `diag/tests/rules/learn.rs`.
 
 use diag::check::{CheckName, Phase};
 use diag::measurement::Metric;
@@ -88,9 +88,9 @@ fn what_was_learned_passes_lint_and_the_policy_s_check() {
     // The floors that hold without a file of the site's are kept.
     assert!(file.limit(CheckName::AllReduce2, Metric::Busbw).unwrap().source.contains("floor"));
     for path in [out.clone(), out.parent().unwrap().to_owned()] {
-        assert_eq!(run(&Command::Lint { path }, &policy).unwrap(), ExitCode::SUCCESS);
+        assert_eq!(run(&Command::Lint { path, json: false }, &policy).unwrap(), ExitCode::SUCCESS);
     }
-    assert_eq!(config::show(&policy).unwrap(), ExitCode::SUCCESS);
+    assert_eq!(config::show(&config::Arguments::default(), &policy).unwrap(), ExitCode::SUCCESS);
 
     // It is not written over.
     assert!(format!("{:#}", run(&learn, &policy).unwrap_err()).contains("File exists"));
@@ -102,7 +102,7 @@ fn what_was_learned_passes_lint_and_the_policy_s_check() {
 fn lint_says_what_no_part_can_reach() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("h200.toml");
-    let lint = || run(&Command::Lint { path: path.clone() }, Path::new("/nowhere"));
+    let lint = || run(&Command::Lint { path: path.clone(), json: false }, Path::new("/nowhere"));
     assert!(format!("{:#}", lint().unwrap_err()).contains("can't read"));
     let limit = |value: &str| {
         format!(
@@ -118,6 +118,6 @@ fn lint_says_what_no_part_can_reach() {
         std::fs::write(&path, text).unwrap();
         assert_eq!(lint().unwrap(), ExitCode::from(code));
     }
-    let empty = Command::Lint { path: tempfile::tempdir().unwrap().path().to_owned() };
+    let empty = Command::Lint { path: tempfile::tempdir().unwrap().path().to_owned(), json: true };
     assert!(run(&empty, Path::new("/nowhere")).is_err());
 }

@@ -45,6 +45,15 @@ fn found(report: Option<Outcome>, runtime: Vec<RuntimeReport>) -> Found {
 }
 
 #[test]
+fn json_that_its_user_wrote_moves_no_cursor() {
+    let hostile = "{\n  \"summary\": \"a\u{9b}31m\u{202e}\u{7f}\u{e0041}ü\"\n}\n";
+    let shown = escaped(hostile);
+    assert_eq!(shown, "{\n  \"summary\": \"a\\u009b31m\\u202e\\u007f\\udb40\\udc41ü\"\n}\n");
+    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    assert_eq!(read(&shown), read(hostile));
+}
+
+#[test]
 fn the_exit_code_is_the_worst_of_both() {
     let well = || vec![during("n1", Status::Ok, &[])];
     let unseen = || vec![during("n1", Status::None, &[])];

@@ -70,6 +70,7 @@ impl Stage {
             cluster: None,
             report_dir: None,
             helpers: None,
+            json: false,
         };
         let code = undrain(&arguments, &self.folder.path().join("policy")).unwrap();
         let calls = std::fs::read_to_string(self.folder.path().join("calls")).unwrap_or_default();
@@ -140,6 +141,7 @@ fn without_an_answer_nothing_is_returned() {
         cluster: None,
         report_dir: None,
         helpers: None,
+        json: false,
     };
     assert!(undrain(&all, &policy).is_err());
 }
@@ -164,6 +166,7 @@ fn a_report_that_is_not_root_s_shows_nothing() {
         cluster: None,
         report_dir: None,
         helpers: None,
+        json: false,
     };
     let error = evidence::of_job(20, &arguments, &policy.paths).unwrap_err().to_string();
     assert!(error.contains("who could have written anything"), "{error}");

@@ -19,6 +19,7 @@ use crate::dial::Proof;
 use crate::handshake::{HandshakeError, MAX_REASON, Tally, parse, say, tune};
 use crate::log::{LogSink, shown};
 use crate::rendezvous::JobKey;
+use crate::secret;
 use crate::wire::{Direction, FrameReader, FrameWriter, Seal, WireError};
 
 /// Version of everything that agents say to each other.
@@ -102,7 +103,7 @@ impl Party {
             hasher.update(&number.to_be_bytes());
         }
         hasher.update(&terms.listener_nonce).update(&terms.dialer_nonce);
-        hasher.finalize()
+        secret::finish(hasher)
     }
 
     fn seal(&self, direction: Direction, terms: &Terms) -> Seal {

@@ -152,6 +152,11 @@ impl SlurmConf {
         self.values.get(&key.to_ascii_lowercase()).map(String::as_str)
     }
 
+    /// All keys, in lower case, with their values.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.values.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
     /// Where slurmd keeps the sockets of its steps; `host` is this machine's name.
     #[must_use]
     pub fn slurmd_spool_dir(&self, node: &str, host: &str) -> PathBuf {

@@ -287,6 +287,14 @@ impl Scontrol {
         picture::picture(&said).map_err(|source| ScontrolError::Output { command, source })
     }
 
+    /// slurmctld's own settings, as text: one call.
+    ///
+    /// # Errors
+    /// See [`ScontrolError`].
+    pub async fn settings(&self, deadline: Instant) -> Result<String, ScontrolError> {
+        self.scontrol(&["show", "config"], deadline).await.map(|(_, said)| said)
+    }
+
     /// Takes nodes out of service, all with the same reason, and with this as their whole comment if there is one.
     ///
     /// # Errors

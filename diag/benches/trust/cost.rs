@@ -1,5 +1,6 @@
 //! What a verdict costs: rounds and transfers by the size of the job, and one core's time to judge.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use diag::check::Scope;
@@ -8,11 +9,14 @@ use diag::plan::Settled;
 use diag::round::{RoundResult, Step};
 
 use crate::parallel::mine;
+use crate::plot::Plot;
 use crate::simulated::Job;
 use crate::simulated::catalogue::{CAPS, CHECKS, job};
 use crate::simulated::fault::Fault;
 use crate::simulated::machine::Machine;
 use crate::simulated::noise::Noise;
+
+const SIZES: [u32; 6] = [2, 4, 16, 64, 256, 1024];
 
 /// One job with its costs.
 struct Cost {
@@ -68,7 +72,8 @@ pub fn table() -> bool {
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     let mut in_time = true;
-    for size in [2, 4, 16, 64, 256, 1024] {
+    let mut rows: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for size in SIZES {
         let quiet = Noise { seed: 1, sigma: 0.01, spread: 0.05, outliers: 0.0 };
         let still = Job::on(Machine::H200, size, quiet);
         let noisy = job(size, 1);
@@ -87,7 +92,13 @@ pub fn table() -> bool {
                 ms(cost.concluding)
             );
             in_time &= cost.planning.1 < Duration::from_millis(200);
+            rows.entry(format!("rounds; {what}")).or_default().push(cost.rounds as f64);
+            rows.entry(format!("transfers a node; {what}")).or_default().push(cost.transfers.0);
         }
     }
+    let title = "Rounds of all checks, and transfers that a node takes part in, by the size of the job";
+    let across = ("nodes of the job, 8 GPUs each", SIZES.map(|size| size.to_string()).to_vec());
+    Plot { title, across, up: ("rounds; transfers", 20.0), rows: rows.into_iter().collect() }
+        .write("trust-cost.svg");
     in_time
 }

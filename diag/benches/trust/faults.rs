@@ -6,6 +6,7 @@ use diag::measurement::Subject;
 use diag::verdict::{Finding, Status};
 
 use crate::parallel::{cpu_s, each};
+use crate::plot::Plot;
 use crate::simulated::Job;
 use crate::simulated::catalogue::{ALL, CAPS, CHECKS, Class, Judged, drained, is_told, job, judged};
 use crate::simulated::machine::Machine;
@@ -145,25 +146,30 @@ pub fn pairs(jobs: usize) -> bool {
     100 * right >= 99 * jobs && !counts.contains_key(&Judged::Wrong)
 }
 
+/// How much slower a part is, from what every healthy one may be to half.
+const SLOWER: [f64; 9] = [0.05, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.5];
+
 /// Prints which share of faults of a size is named.
 pub fn curve(runs: usize) {
+    let columns = SLOWER.map(|slower| format!("{:.0} %", 100.0 * slower));
     println!(
         "\nshare of {runs} single faults in jobs of 16 nodes whose node is drained, by how much slower the part is"
     );
-    println!("| part | noise | 5 % | 10 % | 15 % | 20 % | 30 % | 50 % | CPU s |");
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("| part | noise | {} | CPU s |", columns.join(" | "));
+    println!("|---|---|{}---|", "---|".repeat(columns.len()));
     let still = |seed| Noise { seed, sigma: 0.01, spread: 0.02, outliers: 0.0 };
     let noises: [(&str, Scatter); 2] =
         [("1 %, spread 2 %", still), ("3 %, spread 5 %, outliers 1 %", Noise::acceptance)];
-    for (what, class) in [
-        ("GPU (gemm_flops)", Class::SlowGpu),
-        ("NVLink (all_reduce_1)", Class::NvLink),
-        ("one port (multi_all_reduce_2, all_reduce_2)", Class::Port),
-        ("all ports (all_reduce_2)", Class::Network),
+    let mut rows = Vec::new();
+    for (what, checks, class) in [
+        ("GPU", "gemm_flops", Class::SlowGpu),
+        ("NVLink", "all_reduce_1", Class::NvLink),
+        ("one port", "multi_all_reduce_2, all_reduce_2", Class::Port),
+        ("all ports", "all_reduce_2", Class::Network),
     ] {
         for (name, noise) in noises {
             let begun = cpu_s();
-            let shares = [0.05, 0.1, 0.15, 0.2, 0.3, 0.5].map(|slower| {
+            let shares = SLOWER.map(|slower| {
                 let named = each(runs, |seed| {
                     let node = u32::try_from(key(&[7, seed as u64]) % 16).unwrap();
                     let job = Job::on(Machine::H200, 16, noise(seed as u64));
@@ -171,10 +177,15 @@ pub fn curve(runs: usize) {
                     let run = job.run_with(CHECKS, CAPS);
                     drained(&job, &run).contains(&node)
                 });
-                let named = named.into_iter().filter(|named| *named).count();
-                format!("{:.0} %", 100.0 * named as f64 / runs as f64)
+                100.0 * named.into_iter().filter(|named| *named).count() as f64 / runs as f64
             });
-            println!("| {what} | {name} | {} | {:.0} |", shares.join(" | "), cpu_s() - begun);
+            let words = shares.map(|share| format!("{share:.0} %")).join(" | ");
+            println!("| {what} ({checks}) | {name} | {words} | {:.0} |", cpu_s() - begun);
+            rows.push((format!("{what}; {name}"), shares.to_vec()));
         }
     }
+    let title = "Share of faults whose node is drained, by how much slower the part is";
+    let across = ("how much slower the part is", columns.to_vec());
+    Plot { title, across, up: ("% of the nodes at fault are drained", 100.0), rows }
+        .write("trust-detection.svg");
 }

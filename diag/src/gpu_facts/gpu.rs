@@ -30,6 +30,12 @@ pub(super) fn facts(node: NodeId, name: &str, gpu: &GpuReading, needs: &Needs) -
     facts
 }
 
+/// What a CUDA context alone takes on the smallest GPUs that are checked; NVML's own rounding is far below.
+const CONTEXT_BYTES: u64 = 128 * 1024 * 1024;
+
+/// A GPU that nobody uses is not busy; one that a job trains on is so nearly always.
+const BUSY_PERCENT: u32 = 10;
+
 /// Who else uses it. L05, A10, E13.
 fn sharing(who: &str, gpu: &GpuReading, needs: &Needs, add: &mut impl FnMut(FactKind, String)) {
     if gpu.mig == Some(true) {
@@ -45,6 +51,17 @@ fn sharing(who: &str, gpu: &GpuReading, needs: &Needs, add: &mut impl FnMut(Fact
     let foreign: Vec<String> = processes.iter().filter(|one| !is_mps(one)).map(process).collect();
     for one in &foreign {
         add(FactKind::Cause, used_by(who, one));
+    }
+    // Where slurmd runs in a container, NVML does not tell it of the others' processes, but of their load.
+    let hidden = gpu.hidden_bytes.filter(|bytes| foreign.is_empty() && *bytes >= CONTEXT_BYTES);
+    let busy = gpu.busy_percent.filter(|percent| *percent >= BUSY_PERCENT);
+    if let (Some(bytes), Some(percent)) = (hidden, busy) {
+        let whose = format!(
+            "process that can't be seen from here, such as one in another container ({} held, {percent} % busy before the \
+             checks began)",
+            gib(bytes)
+        );
+        add(FactKind::Cause, used_by(who, &whose));
     }
     if let Some(memory) = gpu.memory.filter(|memory| memory.free_bytes < needs.gpu_free_bytes) {
         let holders = if foreign.is_empty() {

@@ -35,6 +35,10 @@ pub struct GpuReading {
     pub memory: Option<Memory>,
     /// Processes with a CUDA context, less our own.
     pub processes: Option<Vec<Process>>,
+    /// Memory in use that no process has which can be seen from here, ours included; `None` where the driver doesn't say.
+    pub hidden_bytes: Option<u64>,
+    /// Share of the last moments in which it computed, in percent.
+    pub busy_percent: Option<u32>,
     /// Whether the driver stays loaded without a client.
     pub persistence: Option<bool>,
     /// Who may use it.

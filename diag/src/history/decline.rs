@@ -13,7 +13,7 @@ pub const LEAST: usize = 10;
 /// Over how many of the last jobs, the one at hand among them, a decline must hold, and by how many scaled deviations (MAD)
 /// of the earlier jobs each of them must show it. The first finds soon what a part lost that scatters by less than 2 %; the
 /// second takes two jobs more for one that scatters as much as the least that counts. A deviation of ten jobs is off by a third, and
-/// three slow jobs in a row are no rarity in a large cluster: hence three deviations there (`diag/tests/history.rs` has the
+/// three slow jobs in a row are no rarity in a large cluster: hence three deviations there (`diag/tests/rules/history.rs` has the
 /// numbers).
 const RUNS: [(usize, f64); 2] = [(3, 3.0), (5, 1.5)];
 

@@ -1,4 +1,4 @@
-//! Tests of what a node keeps, and of the rule where its edges are. How often it is wrong is in `diag/tests/history.rs`.
+//! Tests of what a node keeps, and of the rule where its edges are. How often it is wrong is in `diag/tests/rules/history.rs`.
 
 use jiff::{SignedDuration, Timestamp};
 

@@ -16,7 +16,7 @@ use crate::policy::slots::{
 use crate::policy::tree::read_toml;
 use crate::policy::{
     Actions, BY_ACTION, Checks, ControllerLost, CudaEngine, HostEngine, KEEP_NICE, Network, Paths, Policy,
-    ReportOwner, Time, Undecided,
+    ReportOwner, ReportReaders, Time, Undecided,
 };
 use crate::policy::{budget, c4d_keys, xid_rows};
 use crate::request::FailAction;
@@ -285,6 +285,10 @@ fn read_paths(section: &mut Section<'_>, paths: &mut Paths, m: &mut Mistakes) {
     if let Some(field) = section.field("report_owner") {
         let choices = [("root", ReportOwner::Root), ("user", ReportOwner::User)];
         choose(&field, &choices, &mut paths.report_owner, m);
+    }
+    if let Some(field) = section.field("report_readers") {
+        let choices = [("group", ReportReaders::Group), ("user", ReportReaders::User)];
+        choose(&field, &choices, &mut paths.report_readers, m);
     }
     read_path(section, "baseline_dir", PathRule::Absolute, &mut paths.baseline_dir, m);
     read_path(section, "state_dir", PathRule::Absolute, &mut paths.state_dir, m);

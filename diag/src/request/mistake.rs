@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::plain::is_plain;
+
 /// Most mistakes that one reading reports: more than a person mends in one go, few enough for a terminal.
 pub const MAX_MISTAKES: usize = 50;
 
@@ -137,10 +139,10 @@ fn escaped(text: &str, max_chars: usize) -> String {
             out.push_str("...");
             break;
         }
-        if is_misleading(c) {
-            out.extend(c.escape_default());
-        } else {
+        if is_plain(c) {
             out.push(c);
+        } else {
+            out.extend(c.escape_default());
         }
     }
     out
@@ -150,14 +152,6 @@ fn escaped(text: &str, max_chars: usize) -> String {
 #[must_use]
 pub fn quoted(text: &str) -> String {
     format!("\"{}\"", shown(text))
-}
-
-/// Characters that move the cursor, break the line, or are not seen: a message must not be forged with them.
-fn is_misleading(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-            | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// The known name that `word` was most likely meant to be.
@@ -198,7 +192,7 @@ mod tests {
             right: "none".into(),
         };
         let line = mistake.to_string();
-        assert!(!line.chars().any(is_misleading), "{line}");
+        assert!(line.chars().all(is_plain), "{line}");
         assert!(line.contains("\\u{1b}[2J\\r\\n"), "{line}");
     }
 

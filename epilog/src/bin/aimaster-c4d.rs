@@ -8,6 +8,8 @@ use cluster::order::Order;
 use epilog::c4d::{birth, life};
 
 fn main() -> ExitCode {
+    // Whoever started the helper may have left it something of slurmd's.
+    kernels::confined::close_inherited();
     let order = Order::take(std::io::stdin().lock());
     let Ok(answer) = birth::Answer::detach() else { return ExitCode::FAILURE };
     match order.map_err(Into::into).and_then(birth::agent).and_then(life::Life::new) {

@@ -1,7 +1,8 @@
 //! What the agent gives up before it hears anybody: all of root's power but looking into processes and the kernel log.
 //! Of what it keeps, CAP_SYS_PTRACE alone is as much as reading every file, so that the right to do that adds nothing:
 //! environment and counters of a process are files that its owner alone may open.
-//! It stays root by name, since the run folder and `scontrol` ask for that.
+//! It stays root by name, since the run folder and `scontrol` ask for that: what belongs to root stays its own, so this is no
+//! jail. It can't mount, load modules, change users, touch the network's settings or write what is others'.
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities, set_no_new_privs};

@@ -8,8 +8,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use cluster::order::Order;
 use cluster::report_file::Place;
 use cluster::report_writer::Rights;
-use diag::policy::{Policy, ReportOwner};
-use rustix::fs::{Mode, OFlags, openat, renameat};
+use diag::policy::{Policy, ReportOwner, ReportReaders};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 pub use diag::runtime_report::{
@@ -47,6 +48,9 @@ pub struct Keep {
     pub first: bool,
     /// Whose the report is to be.
     pub owner: ReportOwner,
+    /// Who may read it; an agent of an earlier version did not say.
+    #[serde(default)]
+    pub readers: ReportReaders,
     /// The job's user.
     pub uid: u32,
     /// The job's group, where Slurm said it.
@@ -65,6 +69,7 @@ impl Keep {
             node: order.node().to_owned(),
             first: order.me == 0,
             owner: policy.paths.report_owner,
+            readers: policy.paths.report_readers,
             uid: order.uid,
             gid: order.gid,
         }
@@ -94,7 +99,7 @@ impl Keep {
     /// Whose it is.
     #[must_use]
     pub fn rights(&self) -> Rights {
-        Rights { owner: self.owner, uid: self.uid, gid: self.gid }
+        Rights { owner: self.owner, readers: self.readers, uid: self.uid, gid: self.gid }
     }
 
     /// Whether this node's report is kept: of a job of a thousand nodes only those that spoke for it or have something to say.
@@ -114,7 +119,12 @@ pub fn write(report: &RuntimeReport, folder: &OwnedFd) -> io::Result<()> {
 
 fn put(folder: impl AsFd, (fresh, name): (&str, &str), text: &[u8]) -> io::Result<()> {
     let folder = folder.as_fd();
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Of an agent that was killed at this point; a new file is nobody's link.
+    match unlinkat(folder, fresh, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(folder, fresh, flags, Mode::RUSR | Mode::WUSR)?;
     File::from(file).write_all(text)?;
     Ok(renameat(folder, fresh, folder, name)?)

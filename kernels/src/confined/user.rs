@@ -37,8 +37,16 @@ pub fn resolve(user: &str) -> Result<Option<(u32, u32)>, UserError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
+    look_up(user).map(Some)
+}
+
+/// Uid and gid for the worker, whoever asks.
+///
+/// # Errors
+/// If there is no such local user, or it is root.
+pub fn look_up(user: &str) -> Result<(u32, u32), UserError> {
     let passwd = std::fs::read_to_string(Path::new(PASSWD)).map_err(UserError::Unreadable)?;
-    find(user, &passwd).map(Some)
+    find(user, &passwd)
 }
 
 fn find(user: &str, passwd: &str) -> Result<(u32, u32), UserError> {

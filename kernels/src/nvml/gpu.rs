@@ -28,9 +28,12 @@ pub(super) fn read(device: &Device<'_>, named: Named, own_pids: &[u32]) -> GpuRe
     let started = Instant::now();
     let mut failures = Failures::default();
     let take = &mut failures;
+    let everybody = processes(device, take);
     let mut reading = GpuReading {
         memory: memory(device, take),
-        processes: processes(device, take, own_pids),
+        hidden_bytes: everybody.as_deref().and_then(|everybody| hidden_bytes(device, everybody)),
+        busy_percent: device.utilization_rates().map(|rates| rates.gpu).ok(),
+        processes: everybody.map(|everybody| others(everybody, own_pids)),
         persistence: take.value("persistence mode", device.is_in_persistent_mode()),
         compute_mode: take.value("compute mode", device.compute_mode()).map(compute_mode),
         mig: take.value("MIG mode", device.mig_mode()).map(|mode| mode.current != 0),
@@ -85,7 +88,21 @@ fn memory(device: &Device<'_>, take: &mut Failures) -> Option<Memory> {
     take.value("memory", memory)
 }
 
-pub(super) fn processes(device: &Device<'_>, take: &mut Failures, own_pids: &[u32]) -> Option<Vec<Process>> {
+/// What is allocated beyond what these processes have; `None` before R510, which counts the driver's own part too. Only
+/// ever a hint, so that it fails without a word.
+fn hidden_bytes(device: &Device<'_>, everybody: &[Process]) -> Option<u64> {
+    let theirs: Option<u64> = everybody.iter().map(|process| process.memory_bytes).sum();
+    Some(device.memory_info().ok()?.used.saturating_sub(theirs?))
+}
+
+/// All but ours.
+pub(super) fn others(mut everybody: Vec<Process>, own_pids: &[u32]) -> Vec<Process> {
+    everybody.retain(|process| !own_pids.contains(&process.pid));
+    everybody
+}
+
+/// Everybody with a CUDA context that can be seen from here.
+pub(super) fn processes(device: &Device<'_>, take: &mut Failures) -> Option<Vec<Process>> {
     let plain = take.value("processes", twice(|| device.running_compute_processes()));
     let mps = take.value("MPS processes", twice(|| device.mps_running_compute_processes()));
     if plain.is_none() && mps.is_none() {
@@ -104,7 +121,6 @@ pub(super) fn processes(device: &Device<'_>, take: &mut Failures, own_pids: &[u3
     };
     let plain = plain.into_iter().flatten().map(named(false));
     let mut processes: Vec<Process> = plain.chain(mps.into_iter().flatten().map(named(true))).collect();
-    processes.retain(|process| !own_pids.contains(&process.pid));
     processes.sort_unstable_by_key(|process| (process.pid, !process.mps));
     processes.dedup_by_key(|process| process.pid);
     Some(processes)

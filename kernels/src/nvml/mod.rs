@@ -180,7 +180,7 @@ impl Nvml {
         let lost = |words: String| NvmlError::Gpu { gpu: uuid.to_owned(), words };
         let device = self.inner.device_by_uuid(uuid).map_err(|error| lost(error.to_string()))?;
         let mut failures = Failures::default();
-        let processes = gpu::processes(&device, &mut failures, own_pids);
+        let processes = gpu::processes(&device, &mut failures).map(|all| gpu::others(all, own_pids));
         failures.lost.map_or(Ok(processes.unwrap_or_default()), |words| Err(lost(words)))
     }
 

@@ -127,7 +127,25 @@ pub(super) fn close(fd: c_int) {
     unsafe { libc::close(fd) };
 }
 
-/// Connects to the agent's socket, without waiting. None if nobody listens there.
+/// Root as a user namespace shows it that doesn't know root, such as that of a container without rights.
+const NOBODY: libc::uid_t = 65_534;
+
+/// Whether root listens there, or this process's own user: once an agent is gone, anybody may take its name, and who is
+/// handed the ring can write into it.
+fn is_agent(socket: c_int) -> bool {
+    // SAFETY: zeros are such a structure.
+    let mut who: libc::ucred = unsafe { core::mem::zeroed() };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    let into = (&raw mut who).cast::<c_void>();
+    // SAFETY: the kernel writes at most `length` bytes, which the structure has.
+    let told =
+        unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, into, &raw mut length) };
+    // SAFETY: always succeeds.
+    let own = unsafe { libc::geteuid() };
+    told == 0 && (who.uid == 0 || who.uid == own || who.uid == NOBODY)
+}
+
+/// Connects to the agent's socket, without waiting. None if no agent listens there.
 pub(super) fn connect(name: &[u8]) -> Option<c_int> {
     if name.is_empty() || name.len() > SOCKET_NAME_BYTES {
         return None;
@@ -148,6 +166,10 @@ pub(super) fn connect(name: &[u8]) -> Option<c_int> {
     let length = size_of::<libc::sa_family_t>() + 1 + name.len();
     // SAFETY: the address is `length` bytes long at least.
     if unsafe { libc::connect(socket, (&raw const address).cast(), length as libc::socklen_t) } != 0 {
+        close(socket);
+        return None;
+    }
+    if !is_agent(socket) {
         close(socket);
         return None;
     }

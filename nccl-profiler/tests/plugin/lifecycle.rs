@@ -6,7 +6,7 @@ use nccl_profiler::handover::{SOCKET_VARIABLE, Status};
 use nccl_profiler::ring::{Counter, Function, Record};
 use rustix::net::SocketType;
 
-use crate::agent::{Rank, done, fresh_name, listener, load, tell};
+use crate::agent::{Rank, done, fresh_name, listener, load, message, tell};
 use crate::nccl::{ALL_REDUCE, COMM, Coll, Comm, Handle, LIGHT, Nccl};
 
 pub const SCENARIOS: &[(&str, fn())] = &[
@@ -78,6 +78,25 @@ fn a_hostile_socket_delays_nobody() {
     assert!(sockets.iter().any(|one| rustix::net::connect(one, &address).is_err()), "the queue is full");
     Rank::play_alone("nobody", &[(SOCKET_VARIABLE, &name)]);
     drop((full, sockets));
+}
+
+#[test]
+fn a_ring_is_handed_to_root_or_to_its_own_user_only() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let name = fresh_name();
+    let there = name.clone();
+    // Whoever listens is known by the thread that began to.
+    let somebody = std::thread::spawn(move || {
+        let other = rustix::process::Uid::from_raw(12_345);
+        rustix::thread::set_thread_res_uid(other, other, other).unwrap();
+        listener(&there, SocketType::SEQPACKET, 8)
+    });
+    let somebody = somebody.join().unwrap();
+    Rank::play_alone("nobody", &[(SOCKET_VARIABLE, &name)]);
+    // It knocked, saw who is there, and went without a word.
+    assert!(message(&rustix::net::accept(&somebody).unwrap()).is_none());
 }
 
 fn one_of_each() {

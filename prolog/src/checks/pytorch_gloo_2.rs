@@ -1,6 +1,7 @@
 //! `pytorch_gloo_2`: PyTorch's Gloo all-reduce between two nodes, by the site's python, with the address that
 //! Gloo chooses by the node's name. Without torch on both, the project's own ring runs, and the detail says so.
 
+use cluster::trusted_path;
 use diag::check::{CheckName, CheckSpec};
 use diag::facts::{NodeFacts, NodeId};
 use diag::measurement::{CheckError, ErrorKind, Measurement, Subject};
@@ -8,7 +9,6 @@ use diag::measurement::{CheckError, ErrorKind, Measurement, Subject};
 use super::collective::{numbers, unreachable};
 use super::{Check, Context, Run, Support, with_a_rank};
 use crate::protocol::{Collected, Collective, Gloo, Glooed, Reply, Request};
-use crate::trusted_path;
 
 /// The check.
 pub(super) struct PytorchGloo2;

@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cluster::trusted_path::{self, PathError};
 use diag::history::{self, Entry, Key};
 use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{
@@ -20,8 +21,6 @@ use rustix::fs::{
     AtFlags, CWD, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat, renameat, unlinkat,
 };
 use rustix::io::Errno;
-
-use crate::trusted_path::{self, PathError};
 
 /// The file.
 pub const FILE: &str = "history.redb";

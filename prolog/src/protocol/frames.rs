@@ -1,8 +1,10 @@
 //! How messages travel over the socket pair: JSON with its length in front, bounded. What they say is in
 //! [`super`].
 
+use cluster::secret;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// Largest frame, either way. The largest message is a `Connect` to every node of the job: 150 bytes a node, so
 /// 10 000 nodes are 1.5 MB.
@@ -26,20 +28,22 @@ pub enum FrameError {
 }
 
 /// `message` with its length in front.
-pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
-    let mut frame = vec![0; LENGTH_BYTES];
-    serde_json::to_writer(&mut frame, message).map_err(FrameError::Malformed)?;
-    let length = frame.len() - LENGTH_BYTES;
+pub fn encode<T: Serialize>(message: &T) -> Result<Zeroizing<Vec<u8>>, FrameError> {
+    // One of the messages holds a key.
+    let text = secret::to_json(message).map_err(FrameError::Malformed)?;
+    let length = text.len();
     let prefix =
         u32::try_from(length).ok().filter(|_| length <= MAX_FRAME).ok_or(FrameError::TooLong { length })?;
-    frame[..LENGTH_BYTES].copy_from_slice(&prefix.to_be_bytes());
+    let mut frame = Zeroizing::new(Vec::with_capacity(LENGTH_BYTES + length));
+    frame.extend_from_slice(&prefix.to_be_bytes());
+    frame.extend_from_slice(&text);
     Ok(frame)
 }
 
 /// Puts frames together from whatever pieces arrive. It holds at most one frame and one piece.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    buffer: Vec<u8>,
+    buffer: Zeroizing<Vec<u8>>,
 }
 
 impl Decoder {
@@ -58,6 +62,10 @@ impl Decoder {
         let Some(body) = self.buffer.get(LENGTH_BYTES..LENGTH_BYTES + length) else { return Ok(None) };
         let message = serde_json::from_slice(body).map_err(FrameError::Malformed)?;
         self.buffer.drain(..LENGTH_BYTES + length);
+        if self.buffer.is_empty() {
+            // It may have been the key.
+            self.buffer.zeroize();
+        }
         Ok(Some(message))
     }
 }
@@ -71,7 +79,7 @@ mod tests {
     fn frames_survive_being_cut_anywhere() {
         let call = Call { id: 7, request: Request::Ping };
         let mut stream = encode(&call).unwrap();
-        stream.extend(encode(&call).unwrap());
+        stream.extend_from_slice(&encode(&call).unwrap());
         for cut in 0..stream.len() {
             let mut decoder = Decoder::default();
             let mut seen = 0;

@@ -4,6 +4,7 @@
 
 use std::io::{self, Read, Write};
 
+use cluster::secret;
 use diag::facts::NodeId;
 
 use crate::protocol::{DataKey, Tag};
@@ -88,7 +89,7 @@ fn mac(
 ) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new_keyed(&key.0);
     hasher.update(&MAGIC).update(&[side]).update(intent).update(nonces[0]).update(nonces[1]);
-    hasher.finalize()
+    secret::finish(hasher)
 }
 
 fn nonce() -> io::Result<[u8; NONCE_BYTES]> {

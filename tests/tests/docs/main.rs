@@ -4,6 +4,7 @@
 
 mod field_cases;
 mod scan;
+mod security;
 
 use std::fmt::Write as _;
 use std::path::Path;

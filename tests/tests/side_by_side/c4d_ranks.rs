@@ -12,6 +12,9 @@ const SOON: Duration = Duration::from_secs(40);
 /// Prints both variables.
 const SHOW: &str = "echo \"$NCCL_PROFILER_PLUGIN $AIMASTER_C4D_SOCKET\"";
 
+/// What an agent may do as root: CAP_DAC_READ_SEARCH (2), CAP_SYS_PTRACE (19), CAP_SYSLOG (34), and nothing else.
+const KEPT: &str = "0000000400080004";
+
 /// Whether a line of [`SHOW`] is what a watched task sees.
 fn is_ours(line: &str) -> bool {
     let Some((profiler, socket)) = line.split_once(' ') else { return false };
@@ -71,19 +74,29 @@ fn watched_tasks_get_both_variables_and_a_user_s_own_profiler_stays() {
 fn the_site_can_switch_telemetry_or_all_of_it_off() {
     let _machine = side_by_side().unwrap();
     let cluster = c4d::boot(Cluster::builder().nodes(1), "runtime.telemetry = false").unwrap();
-    let report = "cat /run/aimaster/aim/n1/$SLURM_JOB_ID.0/runtime.json";
-    let show = format!("{SHOW}; ls /run/aimaster/aim/n1/$SLURM_JOB_ID.0");
-    let output = cluster.srun([FLAG, "/bin/sh", "-c", &show]).ok().unwrap();
-    let lines: Vec<&str> = output.stdout.lines().collect();
-    assert_eq!(lines, [" ", "c4d.lock", "gate.json", "keep.json", "runtime.json"], "{output:?}");
-    // Only root reads what the agent says: it may name what a job does.
-    let output = cluster.srun([FLAG, "/bin/sh", "-c", report]).run().unwrap();
-    assert!(!output.success() && output.stderr.contains("Permission denied"), "{output:?}");
+    // What a task's environment says, and what root finds in the run's folder meanwhile.
+    let seen = || {
+        let show = format!("{SHOW}; ls /run/aimaster/aim/n1/$SLURM_JOB_ID.0 || echo closed; exec sleep 600");
+        let job = cluster.srun([FLAG, "/bin/sh", "-c", &show]).timeout(SOON).spawn().unwrap();
+        // Only root reads what the helper and the agent say: it may name what a job does.
+        job.wait_line(|line| line == "closed", SOON).unwrap();
+        let files = cluster.exec("n1", ["sh", "-c", "ls /run/aimaster/aim/n1/*"]).unwrap().ok().unwrap();
+        let files: Vec<String> = files.stdout.lines().map(str::to_owned).collect();
+        cluster.scancel([cluster.last_job().unwrap().to_string()]).ok().unwrap();
+        (job.wait(SOON).unwrap(), files)
+    };
+    let (output, files) = seen();
+    assert_eq!(output.stdout.lines().collect::<Vec<_>>(), [" ", "closed"], "{output:?}");
+    assert!(output.stderr.contains("Permission denied"), "{output:?}");
+    assert_eq!(files, ["c4d.lock", "gate.json", "keep.json", "runtime.json"], "{output:?}");
+    cluster.wait_idle(1, SOON).unwrap();
 
     aimaster_tests::product::set_policy(&cluster, "runtime.enabled = false").unwrap();
-    let output = cluster.srun([FLAG, "/bin/sh", "-c", &show]).ok().unwrap();
-    assert_eq!(output.stdout.lines().collect::<Vec<_>>(), [" ", "gate.json"], "{output:?}");
+    let (output, files) = seen();
+    assert_eq!(output.stdout.lines().collect::<Vec<_>>(), [" ", "closed"], "{output:?}");
+    assert_eq!(files, ["gate.json"], "{output:?}");
     assert!(output.stderr.contains("switched the runtime check off"), "{}", output.stderr);
+    cluster.wait_idle(1, SOON).unwrap();
 
     aimaster_tests::product::set_policy(&cluster, "runtime.always = true").unwrap();
     let output = cluster.srun(["/bin/sh", "-c", SHOW]).ok().unwrap();
@@ -98,6 +111,14 @@ fn only_the_job_s_own_processes_with_a_right_ring_are_let_in() {
     let script = format!("echo $AIMASTER_C4D_SOCKET; {rank} $AIMASTER_C4D_SOCKET ring 300");
     let srun = cluster.srun([FLAG, "/bin/sh", "-c", &script]).timeout(SOON).spawn().unwrap();
     let socket = srun.wait_line(|line| line.starts_with("aimaster-c4d/"), SOON).unwrap();
+    let agents = cluster.wait_agents(&["n1"], SOON).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agents[0].host_pid)).unwrap();
+    let field =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    for sets in ["CapEff:", "CapPrm:"] {
+        assert_eq!(field(sets), KEPT, "{status}");
+    }
+    assert_eq!((field("NoNewPrivs:").as_str(), field("CapInh:").trim_matches('0')), ("1", ""), "{status}");
     let job = cluster.last_job().unwrap();
     let telemetry = |ranks: u64, refused: u64| {
         let mut last = Value::Null;

@@ -9,6 +9,7 @@ mod c4d_report;
 mod cluster_nodes;
 mod config_faults;
 mod controller;
+mod doctor;
 mod drains;
 mod gloo_faults;
 mod gpu_states;

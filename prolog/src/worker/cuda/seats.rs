@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use kernels::nccl::Place;
 
@@ -16,6 +17,10 @@ use crate::protocol::{Collected, Member, Trouble};
 
 /// Share of the limit in which a communicator must stand.
 pub(super) const INIT_SHARE: f64 = 0.5;
+
+/// The longest wait for a GPU to say whether its work is done, which takes microseconds: the rest of the limit is the
+/// collective's. At most a quarter of the limit.
+const ASK: Duration = Duration::from_secs(5);
 
 /// Where a rank of this node stands in which communicator.
 #[derive(Debug, Clone)]
@@ -65,7 +70,7 @@ pub(super) fn seats(
         }
     }
     // A GPU that has failed for good says so now, so that nobody waits for it in a collective.
-    let asked = ranks.each(until, |_, gpu, _| {
+    let asked = ranks.each(&until.at_most(ASK.min(until.left() / 4)), |_, gpu, _| {
         gpu.doing.at("asking whether its stream is done (cuStreamQuery)");
         gpu.stream.is_done()?;
         Ok(gpu.comms.iter().map(|(members, held)| (members.clone(), held.id)).collect())

@@ -54,7 +54,7 @@ pub(super) struct Host {
 impl Host {
     /// Serves `listeners`, one a rank, for the rest of the process.
     pub(super) fn start(node: NodeId, key: DataKey, listeners: &[TcpListener]) -> std::io::Result<Self> {
-        let exchange = Exchange::start(node, key, listeners)?;
+        let exchange = Exchange::start(node, key.clone(), listeners)?;
         Ok(Self { node, key, exchange, inputs: product::Inputs::default() })
     }
 

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use diag::plain::is_plain;
 use rustix::event::PollFlags;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -221,7 +222,7 @@ fn text(bytes: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(bytes)
         .chars()
         .take(KEPT_ERRORS)
-        .map(|c| if c.is_control() { ' ' } else { c })
+        .map(|c| if is_plain(c) { c } else { ' ' })
         .collect();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
