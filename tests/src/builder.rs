@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use crate::cluster::Cluster;
 use crate::install::Install;
+use crate::slurm_version::other_root;
 
 /// Base folders lie here: not below /tmp, which is private in every node.
 const PARENT: &str = "/var/tmp";
@@ -28,6 +29,7 @@ pub struct ClusterBuilder {
     pub(crate) shown: Vec<PathBuf>,
     pub(crate) install: Install,
     pub(crate) parent: PathBuf,
+    pub(crate) root: Option<PathBuf>,
 }
 
 impl Default for ClusterBuilder {
@@ -46,6 +48,7 @@ impl Default for ClusterBuilder {
             shown: Vec::new(),
             install: Install::default(),
             parent: PARENT.into(),
+            root: other_root(),
         }
     }
 }
@@ -127,6 +130,13 @@ impl ClusterBuilder {
     /// Makes the base folder below this one, not below `/var/tmp`.
     pub fn parent(mut self, folder: impl AsRef<Path>) -> Self {
         self.parent = folder.as_ref().to_owned();
+        self
+    }
+
+    /// Boots it with the programs of this folder, a system with another Slurm, in place of this machine's. The variable
+    /// [`crate::ROOT_VARIABLE`] sets it for clusters that don't.
+    pub fn root(mut self, folder: impl AsRef<Path>) -> Self {
+        self.root = Some(folder.as_ref().to_owned());
         self
     }
 

@@ -36,6 +36,7 @@ pub struct Cluster {
     pub(crate) switch: Switch,
     pub(crate) faults: Faults,
     cgroups: Option<Cgroups>,
+    version: SlurmVersion,
     machines: Vec<Node>,
     // The last, so that the folder goes after all that lives in it.
     pub(crate) base: Base,
@@ -55,7 +56,7 @@ impl Cluster {
         if PRIVATE.iter().any(|dir| wishes.parent.starts_with(dir)) {
             bail!("the base folder cannot lie in {}: every node has its own", wishes.parent.display());
         }
-        let version = SlurmVersion::installed()?;
+        let version = SlurmVersion::of(wishes.root.as_deref())?;
         users::ensure()?;
         let base = Base::create(&wishes.parent)?;
         let cluster = Self::prepare(wishes, base, version)?;
@@ -79,6 +80,7 @@ impl Cluster {
             }),
             shown: wishes.shown.clone(),
             gpus: wishes.gpus,
+            root: wishes.root.clone(),
         };
         let mut machines = vec![Node::new(CTL, &conf::address(0), &shared)];
         for index in 1..=wishes.nodes {
@@ -86,7 +88,7 @@ impl Cluster {
         }
         let faults = Faults::default();
         let switch = Switch::start(&base.id)?;
-        let cluster = Self { switch, faults, cgroups, machines, base };
+        let cluster = Self { switch, faults, cgroups, version, machines, base };
         conf::write(wishes, &path, version)?;
         users::make_homes(&path.join("home"))?;
         wishes.install.put(&path.join("opt"), version)?;
@@ -125,6 +127,11 @@ impl Cluster {
     /// Unique name of this cluster among all on this machine.
     pub fn id(&self) -> &str {
         &self.base.id
+    }
+
+    /// The Slurm that it runs.
+    pub fn slurm(&self) -> SlurmVersion {
+        self.version
     }
 
     /// The base folder: `log/`, `etc/`, `opt/`, `home/` and a folder for each machine.

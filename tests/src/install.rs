@@ -18,9 +18,9 @@ pub const NODE_DIR: &str = "/opt/aimaster";
 pub const NODE_PLUGIN: &str = "/opt/aimaster/spank_aimaster.so";
 
 /// The plugin as cargo names it.
-const BUILT_PLUGIN: &str = "libspank_aimaster.so";
+pub(crate) const BUILT_PLUGIN: &str = "libspank_aimaster.so";
 /// The programs of the product.
-const HELPERS: [&str; 6] =
+pub(crate) const HELPERS: [&str; 6] =
     ["aimaster-prolog", "aimaster-worker", "aimaster-epilog", "aimaster-c4d", "aimaster-watcher", "aimaster"];
 /// The packages that build them.
 const PACKAGES: [&str; 4] = ["spank-plugin", "prolog", "epilog", "cli"];

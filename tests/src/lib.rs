@@ -56,7 +56,9 @@ mod fields;
 mod files;
 mod install;
 pub mod matrix;
+pub mod memcheck;
 mod node;
+pub mod other_build;
 pub mod plugin;
 mod process;
 mod procs;
@@ -86,7 +88,7 @@ pub use rustix::process::Signal;
 pub use serial::{Serial, serial, side_by_side};
 pub use shaping::{Block, Deny};
 pub use slurm::JobId;
-pub use slurm_version::SlurmVersion;
+pub use slurm_version::{ROOT_VARIABLE, SlurmVersion};
 pub use stamp::{stamp, stamped};
 
 pub use told::Told;

@@ -33,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) cgroups: Option<Cgroups>,
     pub(crate) shown: Vec<PathBuf>,
     pub(crate) gpus: u32,
+    pub(crate) root: Option<PathBuf>,
 }
 
 /// A machine that is up.
@@ -94,6 +95,7 @@ impl Node {
             .env("BASE", &self.shared.base)
             .env("ADDRESS", &self.address)
             .env("GPUS", self.shared.gpus.to_string())
+            .env("ROOT", self.shared.root.as_deref().unwrap_or(Path::new("")))
             .env("SHOWN", self.shared.shown.iter().map(|p| p.to_string_lossy() + "\n").collect::<String>());
         let holder = Running::start(command, format!("the namespaces of {}", self.name), None, true)?;
         let line = holder.wait_line(|line| line.starts_with("pid "), START)?;

@@ -1,7 +1,7 @@
 # The first process of a node: it builds the node's view of the machine, holds its namespaces and
 # reaps orphans. When standard input ends (the test is gone) it exits, and all of the node with it.
 # From the environment: NODE, DIR (the node's folder), BASE (the cluster's), GPUS, ADDRESS, SHOWN
-# (folders shown read-only, one a line).
+# (folders shown read-only, one a line), ROOT (a system whose programs the node runs in place of this machine's, or empty).
 set -eu
 umask 022
 read -r pid _ </proc/self/stat # the old /proc: the id as the test sees it
@@ -18,6 +18,22 @@ for path in "${shown[@]}"; do
   i=$((i + 1))
 done
 
+# Another system becomes the node's root, below a private, writable layer; with the cluster's folder in it, and with this
+# machine's users, whose files those are.
+if [ -n "$ROOT" ]; then
+  mount -t tmpfs -o mode=755 root /mnt
+  mkdir /mnt/upper /mnt/work /mnt/root
+  mount -t overlay -o "lowerdir=$ROOT,upperdir=/mnt/upper,workdir=/mnt/work" overlay /mnt/root
+  cd /mnt/root
+  mkdir -p ".$BASE" dev proc sys run tmp home mnt
+  for path in "$BASE" /dev /proc /sys; do mount --rbind "$path" ".$path"; done
+  cp /etc/passwd /etc/group /etc/nsswitch.conf etc/
+  touch etc/hosts
+  pivot_root . mnt
+  umount -l /mnt
+  cd /
+fi
+
 mount -t proc proc /proc
 mount --rbind /sys/fs/cgroup "$DIR/hold"
 mount -t sysfs sysfs /sys
@@ -25,11 +41,13 @@ mount --move "$DIR/hold" /sys/fs/cgroup
 
 # Private, writable layers over folders that all nodes would share otherwise. On tmpfs: overlayfs
 # takes that as its upper layer everywhere, also inside a container.
-mount -t tmpfs -o mode=755 layers "$DIR/layers"
-for path in /etc /opt /var/lib /var/log; do
-  mkdir -p "$DIR/layers$path/upper" "$DIR/layers$path/work"
-  mount -t overlay -o "lowerdir=$path,upperdir=$DIR/layers$path/upper,workdir=$DIR/layers$path/work" overlay "$path"
-done
+if [ -z "$ROOT" ]; then
+  mount -t tmpfs -o mode=755 layers "$DIR/layers"
+  for path in /etc /opt /var/lib /var/log; do
+    mkdir -p "$DIR/layers$path/upper" "$DIR/layers$path/work"
+    mount -t overlay -o "lowerdir=$path,upperdir=$DIR/layers$path/upper,workdir=$DIR/layers$path/work" overlay "$path"
+  done
+fi
 mkdir -p /etc/aimaster /etc/slurm /opt/aimaster
 mount --bind "$BASE/etc/aimaster" /etc/aimaster
 mount --bind "$BASE/etc/slurm" /etc/slurm

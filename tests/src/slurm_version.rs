@@ -2,9 +2,18 @@
 //! number is `stamp`'s work.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+
+/// Names a folder with another Slurm, from which clusters are booted; see [`crate::ClusterBuilder::root`].
+pub const ROOT_VARIABLE: &str = "AIMASTER_TESTS_ROOT";
+
+/// The folder that the variable names.
+pub(crate) fn other_root() -> Option<PathBuf> {
+    std::env::var_os(ROOT_VARIABLE).filter(|value| !value.is_empty()).map(Into::into)
+}
 
 /// A release of Slurm, such as 22.05.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +27,22 @@ pub struct SlurmVersion {
 }
 
 impl SlurmVersion {
-    /// Asks `slurmd -V`.
+    /// The one that clusters are booted with: this machine's, or the one that [`ROOT_VARIABLE`] names.
     pub fn installed() -> Result<Self> {
-        let output =
-            Command::new("slurmd").arg("-V").output().context("cannot run slurmd: is it installed?")?;
+        Self::of(other_root().as_deref())
+    }
+
+    /// Asks `slurmd -V`, of this machine or in a folder that holds another system.
+    pub fn of(root: Option<&Path>) -> Result<Self> {
+        let mut command = Command::new("slurmd");
+        if let Some(root) = root {
+            command = Command::new("chroot");
+            command.args([root, Path::new("/usr/sbin/slurmd")]);
+        }
+        let output = command.arg("-V").output().context("cannot run slurmd: is it installed?")?;
+        if !output.status.success() {
+            bail!("slurmd -V: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        }
         Self::parse(&String::from_utf8_lossy(&output.stdout))
     }
 
@@ -31,7 +52,7 @@ impl SlurmVersion {
         let mut parts = word.split(['.', '-']).map(str::parse);
         match (parts.next(), parts.next(), parts.next()) {
             (Some(Ok(major)), Some(Ok(minor)), Some(Ok(micro))) => Ok(Self { major, minor, micro }),
-            _ => anyhow::bail!("{:?} names no version of Slurm", text.trim()),
+            _ => bail!("{:?} names no version of Slurm", text.trim()),
         }
     }
 

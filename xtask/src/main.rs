@@ -6,6 +6,7 @@ mod fuzz;
 mod install;
 mod packages;
 mod stage;
+mod versions;
 
 use std::path::{Path, PathBuf};
 
@@ -48,6 +49,13 @@ enum Task {
         #[arg(long, default_value_t = 6)]
         clusters: u32,
     },
+    /// Run the main scenarios on newer releases of Slurm, which are fetched where they are missing.
+    Versions {
+        /// Only this release, such as 24.11.
+        release: Option<String>,
+    },
+    /// Run jobs with the plugin inside srun, sbatch, salloc, slurmd and slurmstepd under valgrind.
+    Valgrind,
     /// Run thousands of jobs without checks and hundreds with them: none may leave memory, descriptors, files or processes
     /// behind. Prints a table; takes half an hour.
     Leaks {
@@ -120,6 +128,8 @@ fn main() -> Result<()> {
         Task::Test { only } => test(only.as_deref()),
         Task::Soak { runs } => soak(runs),
         Task::Matrix { words, unfinished, clusters } => matrix(&words, unfinished, clusters),
+        Task::Versions { release } => versions(release.as_deref()),
+        Task::Valgrind => valgrind(),
         Task::Leaks { plain, suites } => leaks(plain, suites),
         Task::Bench { what: Bench::Gpu { repeats } } => bench("prolog", "gpu", repeats),
         Task::Bench { what: Bench::Telemetry { repeats } } => bench_telemetry(repeats),
@@ -158,6 +168,18 @@ fn matrix(words: &[String], unfinished: bool, clusters: u32) -> Result<()> {
     all.extend(unfinished.then_some("--unfinished"));
     all.extend(words.iter().map(String::as_str));
     cargo(&all)
+}
+
+fn versions(release: Option<&str>) -> Result<()> {
+    packages::install()?;
+    versions::versions(release)
+}
+
+fn valgrind() -> Result<()> {
+    packages::install()?;
+    packages::install_these(packages::VALGRIND)?;
+    cargo(&["build", "--quiet", "--workspace"])?;
+    cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "valgrind"])
 }
 
 fn leaks(plain: u32, suites: u32) -> Result<()> {

@@ -27,12 +27,23 @@ const PACKAGES: &[&str] = &[
     "python3-pip",
 ];
 
-/// Installs those that are missing.
+/// What `cargo xtask valgrind` needs on top: valgrind reads the symbols of the C library.
+pub const VALGRIND: &[&str] = &["valgrind", "libc6-dbg"];
+
+/// Installs what the demo and the tests need, as far as it is missing.
 ///
 /// # Errors
 /// If this is not root on a machine with apt-get, or apt-get fails.
 pub fn install() -> Result<()> {
-    let missing: Vec<&str> = PACKAGES.iter().copied().filter(|name| !installed(name)).collect();
+    install_these(PACKAGES)
+}
+
+/// Installs those that are missing.
+///
+/// # Errors
+/// See [`install`].
+pub fn install_these(packages: &[&str]) -> Result<()> {
+    let missing: Vec<&str> = packages.iter().copied().filter(|name| !installed(name)).collect();
     if missing.is_empty() {
         return Ok(());
     }

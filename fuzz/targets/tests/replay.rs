@@ -1,4 +1,5 @@
 //! Every file of the corpora, among them whatever fuzzing ever found, goes through its target, without libFuzzer.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
 use std::collections::BTreeSet;
 use std::fs;

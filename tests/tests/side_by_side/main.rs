@@ -22,5 +22,7 @@ mod lost_helpers;
 mod other_jobs;
 mod reports;
 mod shared_gpus;
+mod slurm_versions;
 mod submission;
 mod targets;
+mod upgrades;
