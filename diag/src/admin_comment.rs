@@ -85,7 +85,10 @@ pub fn runtime_part(
 ) -> String {
     let old = part(comment).and_then(|part| part.strip_prefix(OPEN)?.strip_suffix('}')).unwrap_or_default();
     let number = format!("n={check_number}");
-    let mut words: Vec<&str> = old.split(' ').filter(|word| !word.is_empty()).collect();
+    // Of what somebody wrote between our braces only words are kept: the other half of a brace may go with a word that does.
+    let is_word =
+        |word: &&str| !word.is_empty() && !word.contains(|c: char| "{}".contains(c) || c.is_control());
+    let mut words: Vec<&str> = old.split(' ').filter(is_word).collect();
     words.truncate(words.iter().position(|word| word.starts_with(RUNTIME)).unwrap_or(words.len()));
     // Of another run of the job the outcome and the nodes are not this one's.
     if !words.contains(&number.as_str()) {
@@ -163,6 +166,18 @@ mod tests {
         // The run after a requeue: our requeues are still counted.
         assert_eq!(runtime_part(&second, 2, false, &[], line), format!("aimaster{{n=2 requeues=2 {line}}}"));
         assert!(is_part(&second) && requeues(&second) == 2);
+    }
+
+    #[test]
+    fn braces_inside_our_part_do_not_break_it() {
+        for old in [
+            "aimaster{n=1 c4d={ x}",
+            "aimaster{n=1{ requeues=3 }}",
+            "aimaster{n=1 requeues=3 drained={n3 a}}",
+        ] {
+            let part = runtime_part(old, 1, true, &[], "c4d=x:n1");
+            assert!(is_part(&part) && requeues(&part) == requeues(old) + 1, "{old}: {part}");
+        }
     }
 
     #[test]

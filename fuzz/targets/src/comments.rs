@@ -66,6 +66,7 @@ fn admin_comment(comment: &str, words: &str) {
     assert!(is_part(&with_drained(ours, &["n3"])));
     for requeued in [false, true] {
         let made = runtime_part(comment, 2, requeued, &["n1"], "c4d=straggler:n1");
+        assert!(is_part(&made), "{made:?}");
         assert_eq!(requeues(&made), requeues(comment).saturating_add(u32::from(requeued)));
         _ = runtime_part(comment, u32::MAX, requeued, &[], words);
     }
