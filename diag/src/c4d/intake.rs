@@ -162,11 +162,13 @@ impl Picture {
         }
         take_peers(member, told, now_ms, &mut moved_ms);
         for one in &told.p2p {
-            rank.p2p_us += u64::from(one.kernel_us);
-            rank.received += if one.send { 0 } else { one.progress.bytes };
+            // Counters are a user's: what does not fit stays at the end of its range.
+            rank.p2p_us = rank.p2p_us.saturating_add(u64::from(one.kernel_us));
+            rank.received = rank.received.saturating_add(if one.send { 0 } else { one.progress.bytes });
         }
-        let begun =
-            |counts: &mut dyn Iterator<Item = Count>| counts.map(|one| one.started.max(one.enqueued)).sum();
+        let begun = |counts: &mut dyn Iterator<Item = Count>| {
+            counts.fold(0, |sum: u64, one| sum.saturating_add(one.started.max(one.enqueued)))
+        };
         let sync_ops: u64 =
             begun(&mut member.funcs.iter().filter(|(func, _)| func.synchronises()).map(|one| one.1));
         let all_ops: u64 =

@@ -136,8 +136,9 @@ impl Orders {
         // What the first look found was made before it.
         let counted = || self.paces.iter().skip(1).map(|(_, pace)| pace);
         let per_s = |made: u64| made as f64 / span_s;
-        let all = per_s(counted().map(|pace| pace.made).sum());
-        let busiest = per_s(counted().map(|pace| pace.busiest).sum());
+        // What a rank counts is its own word.
+        let all = per_s(counted().map(|pace| pace.made).fold(0, u64::saturating_add));
+        let busiest = per_s(counted().map(|pace| pace.busiest).fold(0, u64::saturating_add));
         match kept {
             // Between the two it stays as it is.
             Some(Kernels::Every { .. }) if all < FEW_PER_S / 2.0 => always,
