@@ -127,7 +127,8 @@ fn gres(item: &str) -> Option<&str> {
     // A name begins with a letter; a UUID has its dash, and a PCI address its digits, within the first word.
     let is_name = kind.starts_with(|c: char| c.is_ascii_alphabetic())
         && kind.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_')
-        && !is_pci_part(kind);
+        && !is_pci_part(kind)
+        && pci_address(item).is_none();
     // A word alone is a mistake, but for the one that stands for one GPU, whichever.
     if !is_name || (kind == item && kind != "gpu") {
         return None;
