@@ -246,14 +246,8 @@ fn test(only: Option<&str>) -> Result<()> {
     stages.run("lint", || cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]));
     // The cluster tests run the built plugin and helpers, so everything is built before they start.
     stages.run("build", || cargo(&["build", "--workspace", "--all-targets"]));
-    // Most of these tests wait for something, so more of them run at once than there are cores.
-    stages.run("units", || {
-        let all = ["test", "--workspace", "--exclude", "aimaster-tests", "--no-fail-fast"];
-        cargo(&[&all[..], &["--", "--test-threads=8"]].concat())
-    });
-    // Those that measure the machine keep all others away; those that mostly wait share it.
-    stages.run("cluster", || {
-        cargo(&["test", "--package", "aimaster-tests", "--no-fail-fast", "--", "--test-threads=8"])
-    });
+    // Most tests wait for something, so more of them run at once than there are cores; those that measure the machine keep
+    // all others away. All packages in one call: alone, a package's dependencies have other features and are compiled again.
+    stages.run("tests", || cargo(&["test", "--workspace", "--no-fail-fast", "--", "--test-threads=8"]));
     stages.finish()
 }
