@@ -248,6 +248,6 @@ fn test(only: Option<&str>) -> Result<()> {
     stages.run("build", || cargo(&["build", "--workspace", "--all-targets"]));
     // Most tests wait for something, so more of them run at once than there are cores; those that measure the machine keep
     // all others away. All packages in one call: alone, a package's dependencies have other features and are compiled again.
-    stages.run("tests", || cargo(&["test", "--workspace", "--no-fail-fast", "--", "--test-threads=8"]));
+    stages.run("tests", || cargo(&["test", "--workspace", "--no-fail-fast", "--", "--test-threads=7"]));
     stages.finish()
 }
