@@ -7,9 +7,6 @@ use aimaster_tests::{Cluster, Told, product, serial};
 /// 20 Mbit/s are 0.0025 GB/s, an eighth of the floor for all nodes together.
 const SLOW_KBIT: u64 = 20_000;
 
-/// Half the usual windows: what is slow here is far below the floor.
-const QUICK: &str = "host.seconds_per_check = 0.3";
-
 /// Checks whose items have this status.
 fn checks<'a>(told: &'a Told, status: &str) -> Vec<&'a str> {
     let mut checks: Vec<&str> = told.items(status).into_iter().map(|item| item[0]).collect();
@@ -21,7 +18,7 @@ fn checks<'a>(told: &'a Told, status: &str) -> Vec<&'a str> {
 #[test]
 fn a_slow_spine_is_the_fabrics_and_drains_nobody() {
     let _machine = serial().unwrap();
-    let cluster = product::boot(Cluster::builder().nodes(4), QUICK).unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(4), "").unwrap();
     // Two leaves, {n1, n2} and {n3, n4}: neighbours meet inside one, a ring of all nodes crosses the spine.
     let spine = [("n1", "n3"), ("n1", "n4"), ("n2", "n3"), ("n2", "n4")]
         .map(|(one, other)| cluster.rate_pair(one, other, SLOW_KBIT).unwrap());
@@ -40,7 +37,7 @@ fn a_slow_spine_is_the_fabrics_and_drains_nobody() {
 #[test]
 fn every_collective_names_a_slow_node() {
     let _machine = serial().unwrap();
-    let cluster = product::boot(Cluster::builder().nodes(4), QUICK).unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(4), "").unwrap();
     let fault = cluster.rate("n3", SLOW_KBIT).unwrap();
     for list in ["all_gather_2,all_to_all_2,multi_all_reduce_2", "all_gather,all_reduce,multi_all_reduce"] {
         let check = format!("--sanity-check={list}");
@@ -57,7 +54,7 @@ fn every_collective_names_a_slow_node() {
 #[test]
 fn a_bad_link_that_pairs_did_not_meet_and_the_ring_did_is_explained_once() {
     let _machine = serial().unwrap();
-    let cluster = product::boot(Cluster::builder().nodes(4), QUICK).unwrap();
+    let cluster = product::boot(Cluster::builder().nodes(4), "").unwrap();
     // n2 and n3 are neighbours in the ring of all nodes and no pair of the opening round.
     let fault = cluster.rate_pair("n2", "n3", SLOW_KBIT).unwrap();
     let told = cluster.told(["-N4", "--sanity-check=all_reduce_2,all_reduce,all_gather"]).unwrap();
