@@ -16,6 +16,7 @@ const CELLS: [&str; 3] = [
 ];
 
 #[test]
+#[ignore = "a moment may be over before it is hit; `cargo xtask matrix` runs these cells and all others"]
 fn faults_in_moments_that_are_short() {
     let _machine = side_by_side().unwrap();
     let all = table::cells().into_iter();
