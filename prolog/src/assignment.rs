@@ -313,12 +313,13 @@ fn digest(suite: &Suite, policy: &Policy) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
-    fn job() -> JobEnv {
+    /// Job 7 of one node, n1.
+    pub(crate) fn job() -> JobEnv {
         let variables = [
             ("SLURM_JOB_ID", "7"),
             ("SLURM_JOB_UID", "1000"),

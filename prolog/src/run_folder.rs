@@ -118,18 +118,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
     use super::*;
-
-    fn job() -> JobEnv {
-        let variables = [
-            ("SLURM_JOB_ID", "7"),
-            ("SLURM_JOB_UID", "1000"),
-            ("SLURM_CLUSTER_NAME", "aim"),
-            ("SLURMD_NODENAME", "n1"),
-            ("SLURM_NODELIST", "n1"),
-        ];
-        let value = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, v)| (*v).to_owned());
-        JobEnv::from_vars(value).unwrap()
-    }
+    use crate::assignment::tests::job;
 
     fn mode(path: &Path) -> u32 {
         fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
