@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::simulated::measure::plain;
 use diag::baseline::Baselines;
 use diag::check::CheckName::{self, AllReduce, AllReduce1, AllReduce2, GemmFlops};
 use diag::conclude::Caps;
@@ -15,7 +16,6 @@ use diag::plan;
 use diag::round::{NodeOutcome, RoundResult, Step};
 use diag::topology::Leaves;
 use diag::verdict::{Finding, Status, Verdict};
-use jiff::Timestamp;
 
 const GPUS: u32 = 4;
 const MODEL: &str = "NVIDIA H200";
@@ -42,17 +42,10 @@ fn roster(model: &str, nodes: u32, gpus: u32) -> Roster {
 
 fn number(check: CheckName, metric: Metric, subject: Subject, value: f64) -> Measurement {
     Measurement {
-        check,
-        metric,
-        subject,
-        peers: Vec::new(),
-        value,
         bytes: (metric == Metric::Busbw).then_some(1 << 30),
         samples: Vec::new(),
         detail: MODEL.into(),
-        facts: Vec::new(),
-        started_at: Timestamp::UNIX_EPOCH,
-        finished_at: Timestamp::UNIX_EPOCH,
+        ..plain(check, metric, subject, value)
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::readings::{needs, node, sample};
+use crate::simulated::measure::plain;
 use diag::action::{Case, decide};
 use diag::baseline::Baselines;
 use diag::check::CheckName::{self, AllReduce1, AllReduce2, GemmFlops};
@@ -20,7 +21,6 @@ use diag::request::FailAction;
 use diag::round::{NodeOutcome, Round, RoundResult, Step};
 use diag::topology::Leaves;
 use diag::verdict::{FaultClass, Finding, Outcome, Status, Verdict};
-use jiff::Timestamp;
 
 const MODEL: &str = "NVIDIA H200";
 
@@ -94,17 +94,11 @@ impl Job {
                 _ => Vec::new(),
             };
             Measurement {
-                check: round.check,
-                metric,
-                subject,
-                peers: Vec::new(),
-                value: healthy * share,
                 bytes: (metric == Metric::Busbw).then_some(1 << 30),
                 samples: Vec::new(),
                 detail: MODEL.into(),
                 facts,
-                started_at: Timestamp::UNIX_EPOCH,
-                finished_at: Timestamp::UNIX_EPOCH,
+                ..plain(round.check, metric, subject, healthy * share)
             }
         };
         NodeOutcome::Measured(match round.check {

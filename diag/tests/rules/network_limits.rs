@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::readings::{needs, nic, node};
+use crate::simulated::measure::plain;
 use diag::baseline::Baselines;
 use diag::check::CheckName::AllReduce2;
 use diag::conclude::{Caps, verdict};
@@ -16,7 +17,6 @@ use diag::plan;
 use diag::round::{NodeOutcome, RoundResult, Step};
 use diag::topology::Leaves;
 use diag::verdict::Outcome;
-use jiff::Timestamp;
 
 fn device(number: u32, rate: Option<f64>, state: &str) -> RdmaDevice {
     let mut device = nic(number);
@@ -108,17 +108,9 @@ fn outcome(rdma: &[RdmaDevice], gb_per_s: f64) -> (Outcome, Option<String>) {
     let mut results: Vec<RoundResult> = Vec::new();
     while let Step::Measure(round) = plan::next(&suite, &roster, &results) {
         let number = Measurement {
-            check: AllReduce2,
-            metric: Metric::Busbw,
-            subject: Subject::Pair { a: 0, b: 1 },
-            peers: Vec::new(),
-            value: gb_per_s,
             bytes: Some(1 << 30),
             samples: Vec::new(),
-            detail: String::new(),
-            facts: Vec::new(),
-            started_at: Timestamp::UNIX_EPOCH,
-            finished_at: Timestamp::UNIX_EPOCH,
+            ..plain(AllReduce2, Metric::Busbw, Subject::Pair { a: 0, b: 1 }, gb_per_s)
         };
         let outcomes = [0, 1].map(|node| (node, NodeOutcome::Measured(vec![number.clone()])));
         results.push(RoundResult { round, outcomes: outcomes.into() });

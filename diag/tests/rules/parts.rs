@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::simulated::measure::plain;
 use diag::check::CheckName::{self, AllReduce, AllReduce1, AllReduce2, GemmFlops, MultiAllReduce2};
 use diag::conclude::{Caps, verdict};
 use diag::facts::{Engine, GpuName, Joined, NodeFacts, NodeId, Roster, RosterEntry};
@@ -12,7 +13,6 @@ use diag::measurement::{CheckError, ErrorKind, Measurement, Metric, PartError, S
 use diag::plan;
 use diag::round::{NodeOutcome, Round, RoundResult, Step};
 use diag::verdict::{FaultClass, Finding, Outcome, Status, Verdict};
-use jiff::Timestamp;
 
 const GPUS: u32 = 2;
 
@@ -23,19 +23,7 @@ fn gpu(node: NodeId, index: u32) -> Subject {
 }
 
 fn number(check: CheckName, metric: Metric, subject: Subject, value: f64) -> Measurement {
-    Measurement {
-        check,
-        metric,
-        subject,
-        peers: Vec::new(),
-        value,
-        bytes: None,
-        samples: Vec::new(),
-        detail: String::new(),
-        facts: Vec::new(),
-        started_at: Timestamp::UNIX_EPOCH,
-        finished_at: Timestamp::UNIX_EPOCH,
-    }
+    Measurement { samples: Vec::new(), ..plain(check, metric, subject, value) }
 }
 
 /// What a healthy node shows in a round of one of the checks here.
