@@ -2,13 +2,10 @@
 //! Slurm, and programs, all owned by root and writable by nobody else.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::files::install_file;
-use crate::process::Running;
 use crate::slurm_version::SlurmVersion;
 use crate::stamp::stamp;
 
@@ -18,14 +15,10 @@ pub const NODE_DIR: &str = "/opt/aimaster";
 pub const NODE_PLUGIN: &str = "/opt/aimaster/spank_aimaster.so";
 
 /// The plugin as cargo names it.
-pub(crate) const BUILT_PLUGIN: &str = "libspank_aimaster.so";
+pub const BUILT_PLUGIN: &str = "libspank_aimaster.so";
 /// The programs of the product.
 pub(crate) const HELPERS: [&str; 6] =
     ["aimaster-prolog", "aimaster-worker", "aimaster-epilog", "aimaster-c4d", "aimaster-watcher", "aimaster"];
-/// The packages that build them.
-const PACKAGES: [&str; 4] = ["spank-plugin", "prolog", "epilog", "cli"];
-/// A build from nothing, on a small machine that others use too.
-const BUILD: Duration = Duration::from_secs(20 * 60);
 
 /// A set of files to install.
 #[derive(Clone, Debug, Default)]
@@ -44,32 +37,23 @@ impl Install {
     /// The product as cargo built it last, beside the running test.
     ///
     /// # Errors
-    /// A part is missing there; see [`Install::build`].
+    /// A part is missing there.
     pub fn from_target() -> Result<Self> {
         let dir = target_dir()?;
-        let mut install = Self::new().plugin(dir.join(BUILT_PLUGIN));
-        for helper in HELPERS {
-            install = install.program(dir.join(helper));
-        }
-        let missing: Vec<String> = install.missing().iter().map(|p| p.display().to_string()).collect();
+        let install = Self::new().plugin(dir.join(BUILT_PLUGIN));
+        HELPERS.iter().fold(install, |install, helper| install.program(dir.join(helper))).built()
+    }
+
+    /// These files, if all are there.
+    ///
+    /// # Errors
+    /// One is missing.
+    pub fn built(self) -> Result<Self> {
+        let missing: Vec<String> = self.missing().iter().map(|p| p.display().to_string()).collect();
         if !missing.is_empty() {
             bail!("not built: {}; `cargo build --workspace` makes them", missing.join(", "));
         }
-        Ok(install)
-    }
-
-    /// Builds the product with the profile of the running test, then takes it.
-    pub fn build() -> Result<Self> {
-        let dir = target_dir()?;
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.arg("build").current_dir(env!("CARGO_MANIFEST_DIR"));
-        command.args(PACKAGES.iter().flat_map(|package| ["-p", package]));
-        if dir.file_name().is_some_and(|name| name == "release") {
-            command.arg("--release");
-        }
-        command.arg("--target-dir").arg(dir.parent().context("target folder")?);
-        Running::start(command, "cargo build", None, false)?.wait(BUILD)?.ok()?;
-        Self::from_target()
+        Ok(self)
     }
 
     /// Installs this plugin as `spank_aimaster.so`.

@@ -81,7 +81,7 @@ pub use conf::CTL;
 pub use exec::Exec;
 pub use fault::Fault;
 pub use fields::{NodeInfo, Record};
-pub use install::{Install, NODE_DIR, NODE_PLUGIN, target_dir};
+pub use install::{BUILT_PLUGIN, Install, NODE_DIR, NODE_PLUGIN, target_dir};
 pub use process::{Output, Running, Stream};
 pub use procs::Process;
 pub use rustix::process::Signal;

@@ -1,16 +1,10 @@
 //! A cluster with the product's plugin and a stand-in for `aimaster-prolog`, for tests of the plugin alone. The
 //! stand-in measures nothing: it writes down its environment and then does what `/tmp/mode` says.
 
-use std::process::Command;
-use std::time::Duration;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::builder::ClusterBuilder;
-use crate::{Cluster, Install, NODE_DIR, NODE_PLUGIN, Running, target_dir};
-
-/// A build from nothing on a small machine.
-const BUILD: Duration = Duration::from_secs(20 * 60);
+use crate::{BUILT_PLUGIN, Cluster, Install, NODE_DIR, NODE_PLUGIN, target_dir};
 
 /// The checks that these tests ask for are built for the host engine.
 pub const POLICY: &str = "engine = \"host\"\n";
@@ -34,22 +28,6 @@ link) gate false linked; mv "$folder/gate.json" /tmp/linked; ln -s /tmp/linked "
 esac
 "#;
 
-/// The plugin as cargo names it.
-pub const BUILT: &str = "libspank_aimaster.so";
-
-/// Builds the plugin and the epilog's helper, with the profile of the running test.
-pub fn build() -> Result<()> {
-    let target = target_dir()?;
-    let mut build = Command::new(env!("CARGO"));
-    build.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "-p", "spank-plugin", "-p", "epilog"]);
-    if target.ends_with("release") {
-        build.arg("--release");
-    }
-    build.arg("--target-dir").arg(target.parent().context("target folder")?);
-    Running::start(build, "cargo build", None, false)?.wait(BUILD)?.ok()?;
-    Ok(())
-}
-
 /// A cluster whose plugstack line starts with `how`: `optional` or `required`.
 pub fn cluster(how: &str, nodes: usize) -> Result<Cluster> {
     cluster_with(how, nodes, &format!("helpers={NODE_DIR}"))
@@ -62,13 +40,15 @@ pub fn cluster_with(how: &str, nodes: usize, arguments: &str) -> Result<Cluster>
 
 /// The same, on a cluster of one's own.
 pub fn cluster_of(builder: ClusterBuilder, how: &str, arguments: &str) -> Result<Cluster> {
-    build()?;
     let target = target_dir()?;
     let folder = tempfile::tempdir()?;
     let stand_in = folder.path().join("aimaster-prolog");
     std::fs::write(&stand_in, STAND_IN)?;
-    let install =
-        Install::new().plugin(target.join(BUILT)).program(target.join("aimaster-epilog")).program(&stand_in);
+    let install = Install::new()
+        .plugin(target.join(BUILT_PLUGIN))
+        .program(target.join("aimaster-epilog"))
+        .program(&stand_in)
+        .built()?;
     let cluster = builder
         .policy(POLICY)
         .plugstack(&format!("{how} {NODE_PLUGIN} {arguments}"))

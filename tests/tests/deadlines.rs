@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use aimaster_tests::{Cluster, JobId, Output, Running, Serial, Signal, product, serial, wait};
+use aimaster_tests::{Cluster, JobId, Output, Running, Serial, Signal, product, side_by_side, wait};
 use serde_json::Value;
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
@@ -47,7 +47,7 @@ struct Site {
 
 impl Site {
     fn boot(policy: &str) -> Self {
-        let machine = serial().unwrap();
+        let machine = side_by_side().unwrap();
         let cluster = product::boot(Cluster::builder().nodes(4), policy).unwrap();
         Self { cluster, jobs: 0, _machine: machine }
     }
