@@ -12,22 +12,21 @@ const LOAD: &str = "import os, sys, threading, torch\n\
     torch.mm(a, a)\ntorch.cuda.synchronize()\nprint('busy', flush=True)\n\
     while True:\n    for _ in range(8): torch.mm(a, a)\n    torch.cuda.synchronize()";
 
-// A10.
-#[test]
-fn a_foreign_process_that_loads_the_gpu_is_named_and_nobody_is_drained() {
+/// A job on n1 while `on` multiplies on its GPU is told `whose` load it is, and starts; nobody is drained. Without the load
+/// it passes. By the limits that ship, and with an action that drains.
+fn load_is_named_and_nobody_is_drained(nodes: usize, on: &str, whose: &str) {
     let _machine = serial().unwrap();
-    let Some(site) = Site::with(1, &["/dev/nvidia0"]) else { return };
+    let Some(site) = Site::with(nodes, &["/dev/nvidia0"]) else { return };
     let Ok(python) = std::env::var("AIMASTER_PYTHON") else {
         eprintln!("skipped: AIMASTER_PYTHON names no python with torch");
         return;
     };
-    // By the limits that ship, and with an action that drains.
     let run = || {
-        let args = ["-N1", "--gres=gpu:1", "--sanity-check=gemm_flops", "echo", "started"];
+        let args = ["-N1", "-wn1", "--gres=gpu:1", "--sanity-check=gemm_flops", "echo", "started"];
         let srun = site.cluster.srun(args).timeout(LONG).run().unwrap();
         format!("{}{}", srun.stderr, srun.stdout)
     };
-    let other = site.cluster.command("n1", [python.as_str(), "-c", LOAD]).keep_stdin().spawn().unwrap();
+    let other = site.cluster.command(on, [python.as_str(), "-c", LOAD]).keep_stdin().spawn().unwrap();
     other.wait_line(|line| line == "busy", LONG).unwrap();
     let said = run();
     println!("{said}");
@@ -36,17 +35,31 @@ fn a_foreign_process_that_loads_the_gpu_is_named_and_nobody_is_drained() {
     assert_eq!(report["outcome"], "ERROR", "{report:#}");
     let named = |item: &Value| {
         item["subject"]["name"] == "n1/gpu0"
-            && item["message"].as_str().is_some_and(|text| text.contains("is used by another process"))
+            && item["message"]
+                .as_str()
+                .is_some_and(|text| text.contains("is used by another") && text.contains(whose))
     };
     assert!(items(&report).any(|item| item["status"] == "ERROR" && named(item)), "{report:#}");
     assert!(said.contains("is used by another process") && said.contains("started"), "{said}");
     assert!(site.cluster.drained().unwrap().is_empty());
     drop(other);
-    site.cluster.wait_idle(1, LONG).unwrap();
+    site.cluster.wait_idle(nodes, LONG).unwrap();
     println!("{}", run());
     let report = site.cluster.report(JobId(2), 1).unwrap();
     table(&report);
     assert_eq!(report["outcome"], "PASS", "{report:#}");
+}
+
+// A10.
+#[test]
+fn a_foreign_process_that_loads_the_gpu_is_named_and_nobody_is_drained() {
+    load_is_named_and_nobody_is_drained(1, "n1", "python");
+}
+
+// A10: the nodes have process namespaces of their own, as containers have.
+#[test]
+fn load_of_a_process_that_cannot_be_seen_is_named_and_nobody_is_drained() {
+    load_is_named_and_nobody_is_drained(2, "n2", "that can't be seen from here");
 }
 
 /// Takes all but a little of the first GPU's memory and says so.
