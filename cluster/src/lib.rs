@@ -33,6 +33,9 @@ pub mod wire;
 
 pub use handshake::Counters;
 
+/// The program that runs, for starting it once more: also after an upgrade has put another file at its path.
+pub const OWN_PROGRAM: &str = "/proc/self/exe";
+
 /// An error and its causes in one line.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {

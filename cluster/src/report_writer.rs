@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::{Instant, timeout_at};
 
+use crate::OWN_PROGRAM;
 pub use crate::report_file::Rights;
 use crate::report_file::{self, Place};
 
@@ -95,7 +96,7 @@ pub async fn write(place: &Place, text: &[u8], rights: Rights, until: Instant) -
     let mut input = serde_json::to_vec(&job).map_err(|error| lost(error.into()))?;
     input.push(b'\n');
     input.extend_from_slice(text);
-    let mut command = Command::new(std::env::current_exe().map_err(lost)?);
+    let mut command = Command::new(OWN_PROGRAM);
     command
         .arg(WRITE_REPORT)
         .env_clear()

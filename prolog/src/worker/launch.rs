@@ -6,16 +6,17 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use cluster::OWN_PROGRAM;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 /// First argument of the copy.
 pub(super) const FLAG: &str = "--become";
 
 /// A command that becomes `program`; the program is killed when the calling thread ends.
-pub(super) fn command(program: &Path, arguments: &[&str]) -> std::io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
+pub(super) fn command(program: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(OWN_PROGRAM);
     command.arg(FLAG).arg(std::process::id().to_string()).arg(program).args(arguments);
-    Ok(command)
+    command
 }
 
 /// Becomes the program that the arguments after [`FLAG`] name: the worker's pid, the program, its arguments.

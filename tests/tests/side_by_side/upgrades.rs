@@ -1,4 +1,4 @@
-//! Plugin and helpers are replaced by another build, upwards and downwards, while jobs wait and run; and nodes
+//! Plugin and helpers are replaced by another build, upwards and downwards, while jobs wait, are checked and run; and nodes
 //! of one job have different ones. Nobody is blamed, nothing is left, and what does not fit is said.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -72,6 +72,33 @@ fn runtime_report(cluster: &Cluster, job: JobId) -> serde_json::Value {
     serde_json::from_str(&text.unwrap()).unwrap()
 }
 
+/// A prolog that is under way goes on with the files that it has; the plugin that reads its gate is of the other build.
+fn a_prolog_under_way_ends_well(cluster: &Cluster, to: &Build, what: &str) {
+    let srun = cluster.srun(["-N3", CHECKS, "echo", "started"]).timeout(SOON).spawn().unwrap();
+    srun.wait_line(|line| line.contains("DeviceCheck: PASS"), SOON).unwrap();
+    replace(cluster, to);
+    let said = cluster.told_of(srun.wait(SOON).unwrap()).unwrap();
+    println!("{what}: {said}");
+    assert_eq!((said.outcome(), said.started()), ("PASS", true), "{what}: {said}");
+    nobody_is_blamed(cluster, what);
+}
+
+/// With the runtime check the prolog starts an agent of the other version at its end: that one refuses, and the job starts
+/// without it.
+fn an_agent_of_another_version_is_refused_in_clear_words(cluster: &Cluster, to: &Build, versions: [&str; 2]) {
+    let srun = cluster.srun(["-N3", CHECKS, FLAG, "echo", "started"]).timeout(SOON).spawn().unwrap();
+    srun.wait_line(|line| line.contains("DeviceCheck: PASS"), SOON).unwrap();
+    replace(cluster, to);
+    let said = cluster.told_of(srun.wait(SOON).unwrap()).unwrap();
+    println!("{said}");
+    assert_eq!((said.outcome(), said.started()), ("PASS", true), "{said}");
+    let [from, to] = versions;
+    let words = format!("aimaster-prolog is of version {from}, this is {to}: install the same one");
+    assert!(said.srun.stderr.contains(&words), "no {words:?} in {said}");
+    cluster.wait_no_trace(&NODES, GONE).unwrap();
+    nobody_is_blamed(cluster, "an agent of another version");
+}
+
 #[test]
 fn plugin_and_helpers_are_replaced_under_running_jobs() {
     let _machine = side_by_side().unwrap();
@@ -79,6 +106,13 @@ fn plugin_and_helpers_are_replaced_under_running_jobs() {
     let (this, other) = (Build::this(&cluster).unwrap(), Build::other(&cluster).unwrap());
     for (to, what) in [(&other, "to the other"), (&this, "back")] {
         a_running_job_ends_well(&cluster, to, what);
+    }
+    for (to, what) in [(&other, "to the other"), (&this, "back")] {
+        a_prolog_under_way_ends_well(&cluster, to, what);
+    }
+    if std::env::var_os(OTHER_VARIABLE).is_none() {
+        an_agent_of_another_version_is_refused_in_clear_words(&cluster, &other, [VERSION, OTHER_VERSION]);
+        an_agent_of_another_version_is_refused_in_clear_words(&cluster, &this, [OTHER_VERSION, VERSION]);
     }
     // slurmd too is started anew, as after an upgrade of a node.
     for node in NODES {

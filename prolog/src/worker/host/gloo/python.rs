@@ -114,7 +114,7 @@ impl Python {
     pub(super) fn start(python: &Path, interface: &str) -> std::io::Result<Self> {
         // Isolated, so that no variable and no folder of a user changes what is imported; no files written.
         let arguments = ["-I", "-u", "-B", "-c", PROGRAM];
-        let mut command: Command = launch::command(python, &arguments)?;
+        let mut command: Command = launch::command(python, &arguments);
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
