@@ -22,7 +22,7 @@ const ROOT_VARIABLE: &str = "AIMASTER_TESTS_ROOT";
 const PROGRAMS: [&str; 3] = ["healthy", "deadlines", "side_by_side"];
 
 /// So many at once as in `cargo xtask test`: most of them wait.
-const THREADS: &str = "--test-threads=8";
+const THREADS: &str = "--test-threads=7";
 
 /// What must hold on each release, and the tests that show it.
 const SCENARIOS: &[(&str, &[&str])] = &[
@@ -128,7 +128,7 @@ pub fn versions(wanted: Option<&str>) -> Result<()> {
         roots.push(root);
     }
     // The helpers, and the ranks that tests play.
-    cargo(&["build", "--quiet", "--workspace", "--lib", "--bins", "--examples"])?;
+    cargo(&["build", "--quiet", "--workspace", "--all-targets"])?;
     let mut shown = Vec::new();
     for root in &roots {
         eprintln!("== Slurm {}", root.version);
@@ -154,7 +154,7 @@ fn suite_of(release: &str, suites: &'static [&'static str]) -> Result<&'static s
 
 fn run(root: &root::Root) -> Result<Shown> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["test", "--package", "aimaster-tests", "--no-fail-fast"]);
+    command.args(["test", "--workspace", "--no-fail-fast"]);
     command.args(PROGRAMS.iter().flat_map(|program| ["--test", program]));
     // Those that need a newer Slurm than this machine's are marked as ignored.
     command.args(["--", THREADS, "--include-ignored"]);

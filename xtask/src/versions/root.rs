@@ -86,6 +86,7 @@ pub fn ready(release: &str) -> Result<Root> {
     }
     let version = apt.version()?;
     if have.as_deref() == Some(&version) {
+        configure(&path)?;
         return Ok(Root { path, version });
     }
     eprintln!("{release}: fetching slurmd {version} and what it needs");
@@ -95,7 +96,7 @@ pub fn ready(release: &str) -> Result<Root> {
     remove(&fresh)?;
     let fetched = apt.fetch()?;
     unpack(&fetched, &fresh)?;
-    link(&fresh)?;
+    configure(&fresh)?;
     run(Command::new("ldconfig").arg("-r").arg(&fresh)).context("the cache of libraries")?;
     let slurmd = Command::new("chroot").arg(&fresh).args(["/usr/sbin/slurmd", "-V"]).output();
     let slurmd = slurmd.context("can't run chroot")?;
@@ -240,7 +241,19 @@ fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What configuring the packages would have linked.
+/// What configuring the packages would have made, as far as a node needs it; what is there stays.
+fn configure(root: &Path) -> Result<()> {
+    for kind in ["auth", "account", "password", "session"] {
+        let path = root.join("etc/pam.d").join(format!("common-{kind}"));
+        if !path.exists() {
+            // slurmd asks `su` for a user's environment (`sbatch --export=NONE`).
+            fs::write(&path, format!("{kind} required pam_permit.so\n"))
+                .with_context(|| format!("can't write {}", path.display()))?;
+        }
+    }
+    link(root)
+}
+
 fn link(root: &Path) -> Result<()> {
     let mut links: Vec<(PathBuf, String)> =
         LINKS.iter().map(|(name, target)| (root.join(name), (*target).to_owned())).collect();
