@@ -90,6 +90,10 @@ hook!(
     /// The node's epilog. Never an error, as above.
     slurm_spank_job_epilog, SUCCESS, job_epilog
 );
+hook!(
+    /// Slurm takes the plugin out of the process's memory next: what statics hold would be lost.
+    slurm_spank_exit, SUCCESS, exit
+);
 
 fn init(spank: &SpankHandle, raw: spank_t) -> c_int {
     let context = spank.context();
@@ -131,5 +135,11 @@ fn job_prolog(spank: &SpankHandle, _: spank_t) -> c_int {
 
 fn job_epilog(spank: &SpankHandle, _: spank_t) -> c_int {
     job_script::epilog(spank, &arguments::of(spank));
+    SUCCESS
+}
+
+fn exit(_: &SpankHandle, _: spank_t) -> c_int {
+    options::forget_seen();
+    remote::forget_decision();
     SUCCESS
 }

@@ -106,6 +106,11 @@ pub fn seen() -> [Flag; COUNT] {
     store().clone()
 }
 
+/// Gives the store's memory back.
+pub fn forget_seen() {
+    *store() = [const { Flag::Absent }; COUNT];
+}
+
 fn store() -> MutexGuard<'static, [Flag; COUNT]> {
     // Each entry is replaced as a whole, so what a panic leaves behind is still good.
     STORE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -5,7 +5,7 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use diag::gate::{Gate, MAX_LINE_CHARS, MAX_LINES, RUN_ROOT};
@@ -39,6 +39,11 @@ const REQUEST_VARIABLE: &str = "SLURM_SPANK_AIMASTER_REQUEST";
 
 /// What the tasks of this step do, once it is known. Empty: they start, and nothing is printed.
 static DECISION: Mutex<Option<Decision>> = Mutex::new(None);
+
+/// Gives its memory back.
+pub fn forget_decision() {
+    *DECISION.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Decision {
@@ -82,7 +87,7 @@ pub fn post_opt(spank: &SpankHandle, arguments: &Arguments) {
         }
         Err(cause) => without_gate(spank, arguments, step, &cause),
     };
-    *DECISION.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = decision;
+    *DECISION.lock().unwrap_or_else(PoisonError::into_inner) = decision;
 }
 
 /// Runs in the new process of each task, as the user, just before the user's program.

@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use aimaster_tests::{BUILT_PLUGIN, target_dir};
 use object::{Object, ObjectSymbol};
 
-const OFFERED: [&str; 10] = [
+const OFFERED: [&str; 11] = [
     "plugin_name",
     "plugin_type",
     "plugin_version",
+    "slurm_spank_exit",
     "slurm_spank_init",
     "slurm_spank_init_failure_mode",
     "slurm_spank_init_post_opt",

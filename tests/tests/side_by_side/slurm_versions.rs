@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aimaster_tests::c4d::FLAG as WATCH;
 use aimaster_tests::product::{self, OPTIONAL, plugstack};
-use aimaster_tests::{Cluster, ClusterBuilder, Install, NODE_DIR, SlurmVersion, side_by_side, stamp};
+use aimaster_tests::{Cluster, ClusterBuilder, Install, NODE_DIR, SlurmVersion, side_by_side, stamp, wait};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -55,7 +55,11 @@ fn a_plugin_of_another_release_is_refused_and_does_no_harm() {
     restamp(&cluster.own_path("n2", NODE_DIR).unwrap().join("spank_aimaster.so"), ANOTHER);
     cluster.restart_slurmd("n2").unwrap();
     cluster.wait_idle(3, IDLE).unwrap();
-    assert!(slurmd_log(&cluster, "n2").contains("ncompatible"), "{}", slurmd_log(&cluster, "n2"));
+    // The node is idle for slurmctld all the time.
+    wait::until(IDLE, "slurmd refuses the plugin", || {
+        Ok(slurmd_log(&cluster, "n2").contains("ncompatible").then_some(()))
+    })
+    .unwrap();
     let said = cluster.told(["-N3", "--sanity-check=gemm_flops,all_reduce_2"]).unwrap();
     println!("{said}");
     assert_eq!((said.outcome(), said.started()), ("ERROR", true), "{said}");
