@@ -24,6 +24,8 @@ pub enum Fault {
     Slow(u32),
     /// No packet of the nodes reaches the controller.
     Cut,
+    /// The clock of a machine jumps by so many seconds, and back when the fault is over.
+    Clock(i32),
 }
 
 /// A state of a node that shell scripts make and mend. They run as root on the node, with the policy of the cells.
@@ -154,6 +156,13 @@ impl Cell {
         if self.at == "n3" { "n2" } else { "n3" }
     }
 
+    /// Whether Slurm may never run the job's epilogs: what a controller ended while its clock was ahead is over only in an hour
+    /// for it. What an epilog would have removed stays in /run.
+    #[must_use]
+    pub fn loses_epilogs(&self) -> bool {
+        self.target == Target::Slurmctld && matches!(self.fault, Fault::Clock(1..))
+    }
+
     /// Whether the whole node stands still, so that nothing on it can end in time.
     #[must_use]
     pub fn freezes_node(&self) -> bool {
@@ -173,6 +182,7 @@ impl fmt::Display for Fault {
             Self::State(state) => f.write_str(state.name),
             Self::Slow(seconds) => write!(f, "answers after {seconds} s"),
             Self::Cut => f.write_str("unreachable"),
+            Self::Clock(seconds) => write!(f, "clock jumps by {seconds:+} s"),
         }
     }
 }

@@ -60,6 +60,7 @@ pub fn inject<'s>(site: &'s Site, cell: &Cell, front: Option<&Front>) -> Result<
                 fs::write(site.run_file(node, "delay")?, format!("/bin/sleep {seconds}\n"))?;
             }
         }
+        Fault::Clock(seconds) => site.move_clock(cell.at, seconds)?,
         Fault::Cut => {
             for node in cluster.nodes() {
                 let block = Block::ports(SLURMCTLD_PORT..=SLURMCTLD_PORT).deny(Deny::Drop).from(node);
@@ -165,6 +166,7 @@ impl Injected<'_> {
                 cluster.start_slurmctld()?;
             }
             (_, Fault::State(State { mend, .. })) => site.script(at, mend)?,
+            (_, Fault::Clock(_)) => site.mend_clock(at)?,
             (_, Fault::Slow(_)) => {
                 for node in cluster.nodes() {
                     fs::remove_file(site.run_file(node, "delay")?)?;

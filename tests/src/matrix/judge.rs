@@ -121,6 +121,12 @@ pub fn judge(
     };
     drains(site, cell.bad(), &mut seen);
     drop(bad);
+    if cell.loses_epilogs() {
+        for folder in site.run_folders() {
+            // One that goes meanwhile is what should be.
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
     gone(site, lives, &names, &mut seen);
     lived(&bounded(cell, lives.since(&names, since), &spaces), DEADLINE, &mut seen);
     seen.told = match told(site, front, record.as_ref()) {

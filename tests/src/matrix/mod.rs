@@ -3,6 +3,7 @@
 //! invariants, `run` runs them; crowds of jobs, which have no target, are in `crowds`.
 
 pub mod cell;
+mod clock;
 pub mod crowds;
 mod doc;
 mod inject;

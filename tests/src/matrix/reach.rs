@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::cell::{Cell, LEADER, NODES, Phase, Target};
+use super::cell::{Cell, Fault, LEADER, NODES, Phase, Target};
 use super::lives::Lives;
 use super::site::Site;
 use crate::process::Running;
@@ -68,6 +68,9 @@ pub fn prepare<'s>(site: &'s Site, cell: &Cell) -> Result<Vec<crate::Fault<'s>>>
         Phase::Act => site.hold(LEADER, "drain")?,
         Phase::Epilog => site.hold(epilog_at(cell), "aimaster-epilog")?,
         Phase::Submit | Phase::Measure | Phase::Launch | Phase::Run => {}
+    }
+    if matches!(cell.fault, Fault::Clock(_)) {
+        site.make_movable(cell.at)?;
     }
     let bad = cell.bad().map(|bad| site.cluster.rate(bad, SLOW)).transpose()?;
     Ok(bad.into_iter().collect())

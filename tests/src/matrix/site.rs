@@ -21,7 +21,7 @@ use crate::{NODE_DIR, c4d, product, wait};
 pub const DEADLINE: Duration = Duration::from_secs(8);
 
 /// For all nodes to be idle again. Slurm itself needs as long as a node is not heard, and one more round.
-const IDLE: Duration = Duration::from_secs(60);
+pub(super) const IDLE: Duration = Duration::from_secs(60);
 
 /// All phases fit into the deadline several times on an idle machine.
 const POLICY: &str = "
@@ -269,7 +269,7 @@ fn put_gates(cluster: &Cluster) -> Result<()> {
     for name in ["scontrol", "scancel", "squeue", "sinfo"] {
         write_program(&opt.join("slurm").join(name), SLURM)?;
     }
-    Ok(())
+    super::clock::build(&opt)
 }
 
 /// Written by a process of its own: another thread's child would keep the file open for writing, and then it can't be run.

@@ -4,7 +4,7 @@
 use super::cell::{Cell, End, Fault, Phase, State, Target};
 
 use End::{BrokenOff, Forgotten, NotStarted, Ran, RanAgain, Refused};
-use Fault::{Cancel, Cut, Kill, Reconfigure, Requeue, Slow, Stop, Term};
+use Fault::{Cancel, Clock, Cut, Kill, Reconfigure, Requeue, Slow, Stop, Term};
 use Phase::{Act, Epilog, Facts, Join, Launch, Measure, Run, Submit};
 
 /// Several cells that end alike.
@@ -12,6 +12,9 @@ struct Row(&'static [Fault], Target, &'static str, &'static [Phase], &'static [E
 
 /// The signals.
 const ALL: &[Fault] = &[Kill, Stop, Term];
+
+/// An hour forth and back.
+const JUMPS: &[Fault] = &[Clock(3600), Clock(-3600)];
 
 /// Phases of the prolog in which nobody is at fault.
 const BEFORE: &[Phase] = &[Facts, Join, Measure];
@@ -81,6 +84,10 @@ const ROWS: &[Row] = &[
     Row(&[Slow(5)], Target::Slurmctld, "ctl", &[Act], ACTED),
     Row(&[Cut], Target::Slurmctld, "ctl", &[Join, Measure, Launch, Run, Epilog], SLURM_S),
     Row(&[Cut], Target::Slurmctld, "ctl", &[Act], SLURM_S),
+    // Clocks. MUNGE takes nobody's word who is more than five minutes off, so that Slurm loses the node as long as it is.
+    Row(JUMPS, Target::Node, "n1", &[Submit, Facts, Join, Measure, Act, Launch, Run, Epilog], SLURM_S),
+    Row(JUMPS, Target::Node, "n3", &[Join, Measure, Run], SLURM_S),
+    Row(JUMPS, Target::Slurmctld, "ctl", &[Join, Measure, Act, Launch, Run, Epilog], CONTROLLER_S),
 ];
 
 /// A state that holds on a node from before the submission until the job is over.
@@ -91,6 +98,28 @@ const fn state(name: &'static str, make: &'static str, mend: &'static str) -> Fa
 /// A limit under which a program of ours starts (`ulimit`).
 const fn limit(name: &'static str, make: &'static str, mend: &'static str) -> Fault {
     state(name, make, mend)
+}
+
+/// A memory group in which a program of ours starts, with all that it starts: the kernel kills what needs more than is left.
+macro_rules! memory {
+    ($name:literal, $bytes:literal, $program:literal) => {
+        state(
+            $name,
+            concat!(
+                memory!(), "mkdir -p $group; echo ", $bytes, " >$group/$file; \
+                 echo \"echo \\$\\$ >$group/cgroup.procs\" >/run/limit.", $program
+            ),
+            concat!(
+                "rm /run/limit.*; ", memory!(),
+                "for i in {1..100}; do rmdir $group && exit; sleep 0.1; done; exit 1"
+            ),
+        )
+    };
+    () => {
+        "top=/sys/fs/cgroup/memory; file=memory.limit_in_bytes; \
+         if [ ! -d $top ]; then top=/sys/fs/cgroup; file=memory.max; echo +memory >$top/cgroup.subtree_control; fi; \
+         group=$top/aimaster-tests-memory${DIR//\\//-}; "
+    };
 }
 
 const STATES: &[Fault] = &[
@@ -175,6 +204,7 @@ const STATES: &[Fault] = &[
     limit("worker has 6 descriptors", "echo ulimit -n 6 >/run/limit.aimaster-worker", "rm /run/limit.*"),
     limit("worker has 16 MB", "echo ulimit -v 16000 >/run/limit.aimaster-worker", "rm /run/limit.*"),
     limit("worker has 100 MB", "echo ulimit -v 100000 >/run/limit.aimaster-worker", "rm /run/limit.*"),
+    memory!("coordinator's group has 6 MB", "6M", "aimaster-prolog"),
     limit("epilog has 8 descriptors", "echo ulimit -n 8 >/run/limit.aimaster-epilog", "rm /run/limit.*"),
     limit("epilog has 8 MB", "echo ulimit -v 8000 >/run/limit.aimaster-epilog", "rm /run/limit.*"),
 ];
