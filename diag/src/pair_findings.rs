@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::CheckName;
+use crate::doubt::where_links_meet;
 use crate::facts::{NodeId, Roster};
 use crate::findings::from_looks;
 use crate::localise::{Pair, PairState};
@@ -30,6 +31,8 @@ pub(crate) fn of_channels(
     let on_every_rail = |node: &NodeId| rails > 1 && channels.iter().all(|(_, pairs)| blamed(pairs, node));
     let mut named: BTreeSet<NodeId> = BTreeSet::new();
     let mut findings = of_switches(roster, state, channels);
+    let ways = shared_ways(channels, &failed);
+    findings.extend(of_ways(roster, state, channels, &ways));
     for (channel, pairs) in channels {
         let looks = channel.looks(&state.looks);
         for (&node, partners) in pairs.bad.iter().chain(&pairs.alone) {
@@ -45,9 +48,48 @@ pub(crate) fn of_channels(
             let alone = pairs.alone.contains_key(&node).then(|| roster.leaves.get(node)).flatten();
             findings.push(bad_node(roster, state.check, (subject, node), partners, &looks, alone));
         }
-        findings.extend(of_pairs(roster, state, *channel, &looks, pairs, &failed));
+        findings.extend(of_pairs(roster, state, *channel, &looks, pairs, (&failed, &ways)));
     }
     findings
+}
+
+/// Bad links that share a node which is not at fault: they are not so many broken cables, but ways through something that
+/// they share.
+fn shared_ways(channels: &[(Channel, PairState)], failed: &BTreeSet<NodeId>) -> BTreeSet<Pair> {
+    let mut ways = BTreeSet::new();
+    for (_, pairs) in channels {
+        let links = pairs.links.iter().filter(|(a, b)| !failed.contains(a) && !failed.contains(b));
+        let links: BTreeSet<Pair> = links.copied().collect();
+        let meet = where_links_meet(&links);
+        ways.extend(links.into_iter().filter(|(a, b)| meet.contains_key(a) || meet.contains_key(b)));
+    }
+    ways
+}
+
+/// Ways that share something, all together, whichever rails show it.
+fn of_ways(
+    roster: &Roster,
+    state: &CheckState,
+    channels: &[(Channel, PairState)],
+    ways: &BTreeSet<Pair>,
+) -> Option<Finding> {
+    let shown: Vec<&(Channel, PairState)> =
+        channels.iter().filter(|(_, pairs)| pairs.links.iter().any(|link| ways.contains(link))).collect();
+    let looks = |(channel, pairs): &(Channel, PairState)| -> Vec<View<'_>> {
+        let bad = |look: &View<'_>| matches!(*look.group, [a, b] if pairs.links.contains(&(a, b)) && ways.contains(&(a, b)));
+        channel.looks(&state.looks).into_iter().filter(bad).collect()
+    };
+    let looks: Vec<View<'_>> = shown.iter().flat_map(|one| looks(one)).collect();
+    let called: Vec<String> =
+        ways.iter().map(|&(a, b)| wording::subject(roster, &Subject::Link { a, b })).collect();
+    let subject = match shown[..] {
+        [] => return None,
+        [(Channel { rail: Some(rail), .. }, _)] => Subject::FabricRail { rail: *rail },
+        _ => Subject::Fabric,
+    };
+    let views: Vec<&View<'_>> = looks.iter().collect();
+    let words = |one: &Evidence| wording::ways_failed(&called, state.check, one);
+    Some(from_looks(state.check, Status::Fail, Some(FaultClass::Fabric), subject, &views, words))
 }
 
 /// Leaf switches, once each, whichever rails show it.
@@ -151,7 +193,7 @@ fn of_pairs(
     channel: Channel,
     looks: &[View<'_>],
     pairs: &PairState,
-    failed: &BTreeSet<NodeId>,
+    (failed, ways): (&BTreeSet<NodeId>, &BTreeSet<Pair>),
 ) -> Vec<Finding> {
     let check = state.check;
     let mut findings = Vec::new();
@@ -167,6 +209,9 @@ fn of_pairs(
         let names = (roster.name(a), roster.name(b));
         let explained =
             failed.contains(&a) || failed.contains(&b) || (pairs.explained.contains(&(a, b)) && !fine);
+        if ways.contains(&(a, b)) && pairs.links.contains(&(a, b)) {
+            continue;
+        }
         if pairs.links.contains(&(a, b)) && !explained {
             findings.push(bad_link(check, (a, b), names, &looks));
         } else if missed && !fine && !explained {

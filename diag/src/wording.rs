@@ -230,6 +230,26 @@ pub fn link_failed((a, b): (&str, &str), check: CheckName, one: &Evidence, looks
     )
 }
 
+/// Most ways that a message names.
+const MOST_WAYS: usize = 8;
+
+/// Ways that share a node, whose nodes do far better or are fine with others.
+#[must_use]
+pub fn ways_failed(ways: &[String], check: CheckName, one: &Evidence) -> String {
+    let mut names: Vec<&str> = ways.iter().take(MOST_WAYS).map(String::as_str).collect();
+    let more = format!("{} more", ways.len().saturating_sub(MOST_WAYS));
+    if ways.len() > MOST_WAYS {
+        names.push(&more);
+    }
+    format!(
+        "{}: {check} {}; each of these nodes does better with others: no node is blamed; next: look at what these ways share \
+         (switches, uplinks, congestion, routing){}",
+        listed(&names),
+        against(one),
+        background(one)
+    )
+}
+
 /// A port that can't be reached.
 #[must_use]
 pub fn path_blocked(check: CheckName, one: &Evidence) -> String {
