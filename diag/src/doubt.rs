@@ -2,19 +2,20 @@
 //! beside it, is never taken for a slow node.
 //!
 //! A node that has met nobody on its own side of such a way misses with everybody, as a slow node does. So it must have
-//! missed, twice each, with those that are next to it: one node below its leaf where the leaves are known, else its neighbours in
+//! missed, each time and more often than by chance, with those that are next to it: one node below its leaf where the leaves are known, else its neighbours in
 //! the order of the job, of which one at least is below the same leaf unless it is alone there. And a node that is fine with somebody
 //! and misses with others is at fault only if it has turned: it misses with those too, when they meet again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::NodeId;
-use crate::localise::PARTNERS_TO_BLAME;
+use crate::localise::{Odds, PARTNERS_TO_BLAME};
 use crate::seen::{Pair, Seen, Tally};
 use crate::switches::Switches;
 
-/// Looks with a node next to it that must have missed: one may be a slow moment.
-const LOOKS_NEXT_TO: usize = 2;
+/// How many on each side are next to a node, counted up to the first that is fine with somebody: one with a fault of its own tells
+/// nothing of the way to it, two together are rare.
+const NEXT_TO: usize = 2;
 
 /// By how many times a fine number must be better than what missed to show that a node can do better: numbers of like parts
 /// differ by a tenth, and one that is just below its limit is now and then just above.
@@ -24,28 +25,42 @@ const CLEARLY_BETTER: f64 = 1.1;
 pub(crate) fn next_to(
     node: NodeId,
     nodes: &BTreeSet<NodeId>,
+    good: &BTreeSet<NodeId>,
     switches: &Switches<'_>,
 ) -> Vec<BTreeSet<NodeId>> {
     if let Some(mates) = switches.mates(node) {
-        return Some(mates).filter(|mates| !mates.is_empty()).into_iter().collect();
+        let fine: BTreeSet<NodeId> = mates.intersection(good).copied().collect();
+        return if fine.is_empty() { up_to_good(mates.iter(), good) } else { vec![fine] };
     }
-    let sides = [nodes.range(node + 1..).next(), nodes.range(..node).next_back()];
-    sides.into_iter().flatten().map(|one| [*one].into()).collect()
+    let mut sides = up_to_good(nodes.range(node + 1..), good);
+    sides.extend(up_to_good(nodes.range(..node).rev(), good));
+    sides
+}
+
+fn up_to_good<'n>(side: impl Iterator<Item = &'n NodeId>, good: &BTreeSet<NodeId>) -> Vec<BTreeSet<NodeId>> {
+    let mut sets = Vec::new();
+    for node in side.take(NEXT_TO) {
+        sets.push([*node].into());
+        if good.contains(node) {
+            break;
+        }
+    }
+    sets
 }
 
 /// With whom a node that missed with good `partners` must meet, by set, before it is known that it misses as much with those
-/// next to it: those that it met already first. Empty: it does.
+/// next to it, and more often than by chance: those that it met already first. Empty: it does.
 pub(crate) fn unsure(
     node: NodeId,
     near: &[BTreeSet<NodeId>],
     partners: &[NodeId],
-    seen: &Tally<'_>,
+    (seen, odds): (&Tally<'_>, Odds),
 ) -> Vec<Vec<NodeId>> {
     let confirms = |other: &NodeId| {
         let others = partners.iter().filter(|partner| *partner != other);
         let others: Vec<&Seen<'_>> = others.filter_map(|partner| seen.between(node, *partner)).collect();
-        let same_size = |own: &Seen<'_>| seen.of_one_size(own, None, &others);
-        seen.misses(node, *other) >= LOOKS_NEXT_TO && seen.between(node, *other).is_some_and(same_size)
+        let own = seen.between(node, *other);
+        own.is_some_and(|own| odds.of_one(own, own.miss) && seen.of_one_size(own, None, &others))
     };
     let open = near.iter().filter(|set| !set.iter().any(confirms));
     open.map(|set| {
@@ -73,7 +88,7 @@ impl Turn {
         (node, others): (NodeId, &[NodeId]),
         nodes: &BTreeSet<NodeId>,
         near: &[BTreeSet<NodeId>],
-        tally: &Tally<'_>,
+        (tally, odds): (&Tally<'_>, Odds),
     ) -> Self {
         let with = |other: &NodeId| tally.between(node, *other);
         let links: Vec<&Seen<'_>> = others.iter().filter_map(with).collect();
@@ -101,7 +116,7 @@ impl Turn {
         }
         let since = |seen: &Seen<'_>| {
             let often = seen.missed_in().filter(|at| *at > last).count();
-            often >= LOOKS_NEXT_TO && tally.of_one_size(seen, Some(last), &links)
+            odds.of_one(seen, often) && tally.of_one_size(seen, Some(last), &links)
         };
         ask.retain(|other| !with(other).is_some_and(since));
         if ask.is_empty() { Self::Turned } else { Self::Open(ask) }

@@ -22,12 +22,15 @@ use crate::topology::{LeafId, Leaves};
 /// Partners that are fine with somebody and with which a node must have missed before it is at fault.
 pub(crate) const PARTNERS_TO_BLAME: usize = 2;
 
+/// Partners that a node meets before it meets those next to it again: any of them may show that it is fine.
+const PARTNERS_TO_TRY: usize = 3;
+
 /// Looks that a link must have missed before it is at fault.
 const LOOKS_AT_A_LINK: usize = 2;
 
-/// Most meetings after the check's own rounds. Two or three settle one or two faults; more faults than that
+/// Most meetings after the check's own rounds. Four to six settle one or two faults; more faults than that
 /// meet good nodes one at a time, and beyond this bound the rest is undecided.
-const MAX_MEETINGS: usize = 8;
+const MAX_MEETINGS: usize = 12;
 
 pub use crate::seen::Pair;
 
@@ -43,6 +46,9 @@ pub struct PairState {
     /// Nodes that would be at fault, and are the only ones below their leaf, with the good partners that they missed with:
     /// leaf and node can't be told apart.
     pub alone: BTreeMap<NodeId, Vec<NodeId>>,
+    /// Nodes that missed with several good partners, these, but not often enough, or not known to miss with those next to them: what lies
+    /// between them and the others may be slow.
+    pub unsure: BTreeMap<NodeId, Vec<NodeId>>,
     /// Leaves at fault; several in one: which of them, or what joins them, is not known.
     pub switches: Vec<Vec<LeafId>>,
     /// Pairs whose misses those leaves explain.
@@ -94,6 +100,11 @@ impl Odds {
     pub(crate) fn exclude(self, missed: &Missed, misses: usize) -> bool {
         missed.values().any(|weight| misses >= misses_to_blame(*weight, self.numbers, self.share))
     }
+
+    /// Whether so many misses of one pair that is looked at for a reason, not picked out of all, are more than chance.
+    pub(crate) fn of_one(self, seen: &Seen<'_>, misses: usize) -> bool {
+        Self { numbers: 1, ..self }.exclude(&seen.always, misses)
+    }
 }
 
 /// What putting looks together depends on beside them.
@@ -129,7 +140,8 @@ pub fn pairs(
         seen.pairs.retain(|pair, _| !state.explained.contains(pair));
     }
     let missed = nodes_where(&seen, |seen| seen.miss > 0);
-    let near = |node: NodeId| next_to(node, nodes, &switches);
+    let good = state.good.clone();
+    let near = |node: NodeId| next_to(node, nodes, &good, &switches);
     let mut suspected: BTreeSet<NodeId> = BTreeSet::new();
     let mut enough: BTreeSet<NodeId> = BTreeSet::new();
     let mut unsure_of: BTreeMap<NodeId, Vec<Vec<NodeId>>> = BTreeMap::new();
@@ -140,15 +152,16 @@ pub fn pairs(
             continue;
         }
         let against = Against::of(&seen, *node, &partners, odds);
-        let open = unsure(*node, &near(*node), &partners, &seen);
+        let open = unsure(*node, &near(*node), &partners, (&seen, odds));
         if against.certain || (against.enough && open.is_empty()) {
             state.bad.insert(*node, against.partners);
             continue;
         }
         if against.partners.len() >= PARTNERS_TO_BLAME {
             suspected.insert(*node);
+            state.unsure.insert(*node, against.partners.clone());
         }
-        if against.enough {
+        if against.enough || against.partners.len() >= PARTNERS_TO_TRY {
             enough.insert(*node);
         }
         if !open.is_empty() {
@@ -163,7 +176,7 @@ pub fn pairs(
             state.flaky.insert(*pair);
         }
     }
-    unsure_of.extend(blame_where_links_meet(&mut state, nodes, near, &seen));
+    unsure_of.extend(blame_where_links_meet(&mut state, nodes, near, (&seen, odds)));
     // What a leaf at fault explains is not open, unless a node below it has missed with another one there.
     let left = |node: &NodeId| !switches.is_struck(*node) || missed.contains(node);
     let open: BTreeSet<NodeId> = nodes
@@ -249,12 +262,12 @@ fn blame_where_links_meet(
     state: &mut PairState,
     nodes: &BTreeSet<NodeId>,
     near: impl Fn(NodeId) -> Vec<BTreeSet<NodeId>>,
-    seen: &Tally<'_>,
+    (seen, odds): (&Tally<'_>, Odds),
 ) -> BTreeMap<NodeId, Vec<Vec<NodeId>>> {
     let mut open = BTreeMap::new();
     let mut turned: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
     for (node, others) in where_links_meet(&state.links) {
-        match Turn::of((node, &others), nodes, &near(node), seen) {
+        match Turn::of((node, &others), nodes, &near(node), (seen, odds)) {
             Turn::Turned => _ = turned.insert(node, others),
             Turn::Fine => {}
             Turn::Open(ask) => _ = open.insert(node, ask.into_iter().map(|one| vec![one]).collect()),
@@ -281,7 +294,7 @@ struct Known<'k> {
     open: &'k BTreeSet<NodeId>,
     /// Those of them that missed with partners enough, but not yet often enough.
     suspected: &'k BTreeSet<NodeId>,
-    /// Nodes of which enough is known but for that.
+    /// Nodes that have met so many others that those next to them tell more.
     enough: &'k BTreeSet<NodeId>,
     /// With whom a node must meet before it is blamed, the best choice first, one of each.
     unsure: &'k BTreeMap<NodeId, Vec<Vec<NodeId>>>,
@@ -308,7 +321,7 @@ fn meetings(state: &PairState, known: Known<'_>) -> Vec<Pair> {
                 sets.filter_map(|set| set.iter().find(able)).next().copied()
             };
             let usual = || open.contains(&node).then(|| partner(node, state, known, &busy)).flatten();
-            // Those that it has not met yet may show that it is fine; those next to it again only where it would be blamed else.
+            // Those that it has not met yet may show that it is fine, and come first.
             let partner =
                 if known.enough.contains(&node) { asked().or_else(usual) } else { usual().or_else(asked) };
             if let Some(partner) = partner {
@@ -356,7 +369,7 @@ fn partner(node: NodeId, state: &PairState, known: Known<'_>, busy: &BTreeSet<No
         all.iter().copied().filter(counts).map(|other| switches.same(node, other)).collect();
     if switches.mates(node).is_none()
         && !all.is_empty()
-        && let Some(partner) = next_to(node, nodes, switches)
+        && let Some(partner) = next_to(node, nodes, &state.good, switches)
             .into_iter()
             .flatten()
             .find(|other| state.good.contains(other) && free(other) && new(other))

@@ -48,6 +48,10 @@ pub(crate) fn of_channels(
             let alone = pairs.alone.contains_key(&node).then(|| roster.leaves.get(node)).flatten();
             findings.push(bad_node(roster, state.check, (subject, node), partners, &looks, alone));
         }
+        for (&node, partners) in pairs.unsure.iter().filter(|(node, _)| !failed.contains(node)) {
+            let subject = channel.rail.map_or(Subject::Node { node }, |index| Subject::Rail { node, index });
+            findings.push(unsure_node(roster, state.check, (subject, node), partners, &looks));
+        }
         findings.extend(of_pairs(roster, state, *channel, &looks, pairs, (&failed, &ways)));
     }
     findings
@@ -162,6 +166,23 @@ fn bad_node(
     finding
 }
 
+/// A node that missed with several good partners, where it is not known whether the way to them is slow.
+fn unsure_node(
+    roster: &Roster,
+    check: CheckName,
+    (subject, node): (Subject, NodeId),
+    partners: &[NodeId],
+    looks: &[View<'_>],
+) -> Finding {
+    let missed: Vec<&View<'_>> =
+        looks.iter().filter(|look| look.group.contains(&node) && look.shows == Shows::Miss).collect();
+    let names: Vec<&str> = partners.iter().map(|other| roster.name(*other)).collect();
+    let name = wording::subject(roster, &subject);
+    let words = |one: &Evidence| wording::node_unsure(&name, check, one, &names);
+    let finding = from_looks(check, Status::Suspect, Some(FaultClass::Part), subject, &missed, words);
+    Finding { peers: partners.to_vec(), ..finding }
+}
+
 /// Two nodes that are fine with others and not with each other. Where every miss is a port that can't be reached, the
 /// finding is about the way: a setting, no link.
 fn bad_link(check: CheckName, (a, b): Pair, names: (&str, &str), looks: &[&View<'_>]) -> Finding {
@@ -196,6 +217,7 @@ fn of_pairs(
     (failed, ways): (&BTreeSet<NodeId>, &BTreeSet<Pair>),
 ) -> Vec<Finding> {
     let check = state.check;
+    let blamed = |node: &NodeId| failed.contains(node) || pairs.unsure.contains_key(node);
     let mut findings = Vec::new();
     let mut by_pair: BTreeMap<Pair, Vec<&View<'_>>> = BTreeMap::new();
     for look in looks {
@@ -207,8 +229,7 @@ fn of_pairs(
         let missed = looks.iter().any(|look| look.shows == Shows::Miss);
         let fine = looks.iter().any(|look| look.shows == Shows::Fine);
         let names = (roster.name(a), roster.name(b));
-        let explained =
-            failed.contains(&a) || failed.contains(&b) || (pairs.explained.contains(&(a, b)) && !fine);
+        let explained = blamed(&a) || blamed(&b) || (pairs.explained.contains(&(a, b)) && !fine);
         if ways.contains(&(a, b)) && pairs.links.contains(&(a, b)) {
             continue;
         }

@@ -173,6 +173,18 @@ pub fn node_failed_with(
     )
 }
 
+/// The same of a node that was not seen to miss with those next to it.
+#[must_use]
+pub fn node_unsure(name: &str, check: CheckName, one: &Evidence, partners: &[&str]) -> String {
+    format!(
+        "{name} or what lies between it and others: {check} {}; missed with {}, each fine with others; which of them is not known: it \
+         was not seen often enough with the nodes next to it{}",
+        against(one),
+        listed(partners),
+        background(one)
+    )
+}
+
 /// The same of a node that is the only one below its leaf.
 #[must_use]
 pub fn node_alone(name: &str, check: CheckName, one: &Evidence, partners: &[&str], leaf: &str) -> String {

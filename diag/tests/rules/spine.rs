@@ -3,10 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::simulated::between::{blamed, checks, slow_between};
+use crate::simulated::catalogue::is_told;
 use crate::simulated::fault::{Fault, When};
 use crate::simulated::machine::Machine;
 use crate::simulated::measure::plain;
-use crate::simulated::noise::{Noise, key, uniform};
+use crate::simulated::noise::Noise;
 use crate::simulated::{Job, NO_CAPS, Run, suite};
 use diag::check::CheckName::{self, AllReduce, AllReduce2, MultiAllReduce, MultiAllReduce2};
 use diag::conclude::verdict;
@@ -15,12 +17,6 @@ use diag::measurement::{Measurement, Metric, Subject};
 use diag::plan::next;
 use diag::round::{NodeOutcome, RoundResult, Step};
 use diag::verdict::{FaultClass, Finding, Outcome, Status};
-
-/// Nodes that any finding blames, whatever the caps.
-fn blamed(run: &Run) -> BTreeSet<NodeId> {
-    let findings = run.verdict.findings.iter().filter(|one| one.is_part_fault());
-    findings.flat_map(|one| one.subject.nodes()).collect()
-}
 
 fn failed(run: &Run) -> Vec<&Finding> {
     run.verdict.findings.iter().filter(|one| one.status == Status::Fail).collect()
@@ -112,41 +108,6 @@ fn a_rail_that_is_slow_with_everybody_is_named() {
     }
 }
 
-/// A job with a slow way between its leaves, and misses by chance of some neighbours beside it.
-fn slow_between(seed: u64, topology: bool) -> Job {
-    let roll = |salt: u64| uniform(key(&[0x591e, seed, salt]));
-    let pick = |salt: u64, of: usize| (0..of).rev().find(|at| roll(salt) * of as f64 >= *at as f64).unwrap();
-    // No node alone below its leaf: without the topology nothing tells it from the leaf.
-    let shapes =
-        [(4, 2), (5, 3), (6, 2), (6, 3), (8, 2), (8, 4), (9, 3), (11, 3), (12, 4), (16, 8), (18, 16)];
-    let (size, per_leaf) = shapes[pick(0, shapes.len())];
-    let (kind, spines) = if roll(1) < 0.5 { (Machine::HOST, 1) } else { (Machine::H200, 4) };
-    let machine = Machine { per_leaf, spines, rails: 2, gpus: 2, ..kind };
-    let mut job = Job::on(machine, size, Noise::acceptance(seed));
-    job.topology = topology;
-    let left = [0.85, 0.75, 0.6, 0.5, 0.3, 0.1, 0.02, 0.002][pick(2, 8)];
-    // One of the spines, or all that joins the leaves.
-    let all = roll(3) < 0.7;
-    for spine in (0..spines).filter(|spine| all || *spine == 0) {
-        job.faults.push((Fault::Spine { spine, left }, When::Always));
-    }
-    for at in 0..pick(4, 4) as u64 {
-        let a = u32::try_from(pick(10 + 3 * at, size as usize - 1)).unwrap();
-        // A pair that is slow more than once had no slow moment.
-        if job.faults.iter().any(|(fault, _)| matches!(fault, Fault::Link { a: other, .. } if *other == a)) {
-            continue;
-        }
-        let left = 0.003 * 200.0_f64.powf(roll(11 + 3 * at));
-        // In the opening round of a check of pairs, or those of a check of all nodes.
-        let when = if roll(12 + 3 * at) < 0.5 { When::First } else { When::Only(2 + pick(5, 2) as u32) };
-        job.faults.push((Fault::Link { a, b: a + 1, left }, when));
-    }
-    job
-}
-
-const LISTS: [&[CheckName]; 4] =
-    [&[AllReduce2], &[MultiAllReduce2, AllReduce2], &[AllReduce], &[MultiAllReduce]];
-
 #[test]
 fn a_slow_spine_blames_nobody_whatever_misses_by_chance_beside_it() {
     let mut wrong = Vec::new();
@@ -154,7 +115,7 @@ fn a_slow_spine_blames_nobody_whatever_misses_by_chance_beside_it() {
     for seed in 0..SEEDS {
         for topology in [false, true] {
             let job = slow_between(seed, topology);
-            let checks = LISTS[usize::try_from(seed % 4).unwrap()];
+            let checks = checks(seed);
             let run = job.run(checks);
             let nodes = blamed(&run);
             if !nodes.is_empty() {
@@ -170,5 +131,46 @@ fn a_slow_spine_blames_nobody_whatever_misses_by_chance_beside_it() {
     assert!(4 * named > SEEDS as usize, "{named}");
 }
 
-/// Jobs of a run of this test: a second.
-const SEEDS: u64 = 600;
+/// Jobs of this test: some seconds.
+const SEEDS: u64 = 400;
+
+// Slower than the spine, at every place: the spine is no excuse.
+#[test]
+fn a_node_that_is_slower_than_the_spine_is_named_beside_it() {
+    let noise = |seed| Noise { seed, spread: 0.02, sigma: 0.01, outliers: 0.0 };
+    for (kind, spines) in [(Machine::HOST, 1), (Machine::H200, 4)] {
+        for (size, per_leaf) in [(6, 3), (9, 3), (8, 4)] {
+            for bad in 0..size {
+                for list in [&[AllReduce2][..], &[MultiAllReduce2], &[MultiAllReduce]] {
+                    let machine = Machine { per_leaf, spines, ..kind };
+                    let mut job = Job::on(machine, size, noise(u64::from(bad)));
+                    job.faults.push((Fault::Network { node: bad, left: 0.01 }, When::Always));
+                    let spine = |spine| (Fault::Spine { spine, left: 0.4 }, When::Always);
+                    job.faults.extend((0..spines).map(spine));
+                    let run = job.run(list);
+                    assert_eq!(blamed(&run), [bad].into(), "{list:?} {bad} of {size}: {}", said(&run));
+                }
+            }
+        }
+    }
+}
+
+// One that comes and goes has good moments: it is named or not, told in any case, and its partners are not blamed.
+#[test]
+fn a_network_that_comes_and_goes_is_told_and_blames_nobody_else() {
+    let mut named = 0;
+    for seed in 0..60 {
+        let bad = u32::try_from(seed % 6).unwrap();
+        let mut job = Job::on(Machine::H200, 6, Noise::acceptance(seed));
+        job.faults.push((Fault::Network { node: bad, left: 0.2 }, When::Share(0.6)));
+        let run = job.run(&[AllReduce2, MultiAllReduce2, AllReduce]);
+        assert!(blamed(&run).is_subset(&[bad].into()), "{seed}: {}", said(&run));
+        let missed = run.results.iter().any(|result| {
+            let shows = When::Share(0.6).now(&job.noise, (result.round.index, false), 0);
+            shows && result.round.participants().contains(&bad)
+        });
+        assert!(!missed || is_told(&run), "{seed}: {}", said(&run));
+        named += blamed(&run).len();
+    }
+    assert!(named < 60, "{named}");
+}
