@@ -142,32 +142,7 @@ pub fn pairs(
     let missed = nodes_where(&seen, |seen| seen.miss > 0);
     let good = state.good.clone();
     let near = |node: NodeId| next_to(node, nodes, &good, &switches);
-    let mut suspected: BTreeSet<NodeId> = BTreeSet::new();
-    let mut enough: BTreeSet<NodeId> = BTreeSet::new();
-    let mut unsure_of: BTreeMap<NodeId, Vec<Vec<NodeId>>> = BTreeMap::new();
-    for node in missed.difference(&state.good) {
-        let partners: Vec<NodeId> =
-            seen.partners(*node, |seen| seen.miss > 0).filter(|other| state.good.contains(other)).collect();
-        if partners.len() < PARTNERS_TO_BLAME {
-            continue;
-        }
-        let against = Against::of(&seen, *node, &partners, odds);
-        let open = unsure(*node, &near(*node), &partners, (&seen, odds));
-        if against.certain || (against.enough && open.is_empty()) {
-            state.bad.insert(*node, against.partners);
-            continue;
-        }
-        if against.partners.len() >= PARTNERS_TO_BLAME {
-            suspected.insert(*node);
-            state.unsure.insert(*node, against.partners.clone());
-        }
-        if against.enough || against.partners.len() >= PARTNERS_TO_TRY {
-            enough.insert(*node);
-        }
-        if !open.is_empty() {
-            unsure_of.insert(*node, open);
-        }
-    }
+    let Accused { suspected, enough, mut unsure_of } = accuse(&mut state, &missed, near, (&seen, odds));
     for (pair, seen_of) in &seen.pairs {
         let sound = is_sound(*pair, &seen, &state.good);
         if sound && seen_of.settled_as_link(odds) {
@@ -203,6 +178,51 @@ pub fn pairs(
     let alone = |node: &NodeId, _: &mut Vec<NodeId>| switches.is_alone(*node);
     state.alone = state.bad.extract_if(.., alone).collect();
     state
+}
+
+/// What is open of the nodes that missed with several good partners.
+#[derive(Default)]
+struct Accused {
+    /// Those that can be the reason for what they missed.
+    suspected: BTreeSet<NodeId>,
+    /// Those that have met so many others that those next to them tell more.
+    enough: BTreeSet<NodeId>,
+    /// With whom they must meet before they are blamed.
+    unsure_of: BTreeMap<NodeId, Vec<Vec<NodeId>>>,
+}
+
+/// Blames those of whom enough is known.
+fn accuse(
+    state: &mut PairState,
+    missed: &BTreeSet<NodeId>,
+    near: impl Fn(NodeId) -> Vec<BTreeSet<NodeId>>,
+    (seen, odds): (&Tally<'_>, Odds),
+) -> Accused {
+    let mut accused = Accused::default();
+    for node in missed.difference(&state.good.clone()) {
+        let partners: Vec<NodeId> =
+            seen.partners(*node, |seen| seen.miss > 0).filter(|other| state.good.contains(other)).collect();
+        if partners.len() < PARTNERS_TO_BLAME {
+            continue;
+        }
+        let against = Against::of(seen, *node, &partners, odds);
+        let open = unsure(*node, &near(*node), &partners, (seen, odds));
+        if against.certain || (against.enough && open.is_empty()) {
+            state.bad.insert(*node, against.partners);
+            continue;
+        }
+        if against.partners.len() >= PARTNERS_TO_BLAME {
+            accused.suspected.insert(*node);
+            state.unsure.insert(*node, against.partners.clone());
+        }
+        if against.enough || against.partners.len() >= PARTNERS_TO_TRY {
+            accused.enough.insert(*node);
+        }
+        if !open.is_empty() {
+            accused.unsure_of.insert(*node, open);
+        }
+    }
+    accused
 }
 
 /// What speaks against a node that missed with several good partners.
