@@ -162,6 +162,10 @@ pub(crate) fn outcome(roster: &Roster, findings: &[Finding], caps: Caps) -> (Out
         return (Outcome::Environment, why);
     }
     let allowed = allowed_drains(size, caps);
+    // Nodes that look as bad and are not told from the ways to them count too: so many have one cause.
+    let unsure = |one: &&Finding| one.status == Status::Suspect && one.class == Some(FaultClass::Part);
+    let mut parts = parts;
+    parts.extend(findings.iter().filter(unsure).flat_map(|one| one.subject.nodes()));
     if parts.len() > allowed {
         let why = format!(
             "{} of {size} nodes fail, more than the {allowed} that one verdict may take out of service: the \

@@ -12,6 +12,7 @@
 //! | what a number is held against: baseline file, like numbers of the job | `standards`, `votes` |
 //! | what a group of nodes showed in a round: fine, a miss, nothing | [`judge`], [`look`] |
 //! | how often a number must miss before chance is ruled out | `chance` |
+//! | which misses are of one size, and what else must have been seen before a node is blamed | `seen`, `doubt` |
 //! | which node, link or leaf switch explains the misses, and who should meet whom | [`localise`], `switches` |
 //! | findings in words: value, limit, what confirmed it, what to do next | [`findings`], `pair_findings`, [`wording`], `next_step` |
 //! | causes that excuse, and the outcome of all findings | [`explain`], [`conclude`] |
@@ -28,6 +29,7 @@ mod chance;
 pub mod check;
 pub mod conclude;
 pub mod doctor;
+mod doubt;
 pub mod drain_memory;
 pub mod explain;
 pub mod facts;
@@ -54,6 +56,7 @@ pub mod report;
 pub mod request;
 pub mod round;
 pub mod runtime_report;
+mod seen;
 mod standards;
 mod switches;
 pub mod telemetry;

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::CheckName;
+use crate::doubt::where_links_meet;
 use crate::facts::{NodeId, Roster};
 use crate::findings::from_looks;
 use crate::localise::{Pair, PairState};
@@ -30,6 +31,8 @@ pub(crate) fn of_channels(
     let on_every_rail = |node: &NodeId| rails > 1 && channels.iter().all(|(_, pairs)| blamed(pairs, node));
     let mut named: BTreeSet<NodeId> = BTreeSet::new();
     let mut findings = of_switches(roster, state, channels);
+    let ways = shared_ways(channels, &failed);
+    findings.extend(of_ways(roster, state, channels, &ways));
     for (channel, pairs) in channels {
         let looks = channel.looks(&state.looks);
         for (&node, partners) in pairs.bad.iter().chain(&pairs.alone) {
@@ -45,9 +48,52 @@ pub(crate) fn of_channels(
             let alone = pairs.alone.contains_key(&node).then(|| roster.leaves.get(node)).flatten();
             findings.push(bad_node(roster, state.check, (subject, node), partners, &looks, alone));
         }
-        findings.extend(of_pairs(roster, state, *channel, &looks, pairs, &failed));
+        for (&node, partners) in pairs.unsure.iter().filter(|(node, _)| !failed.contains(node)) {
+            let subject = channel.rail.map_or(Subject::Node { node }, |index| Subject::Rail { node, index });
+            findings.push(unsure_node(roster, state.check, (subject, node), partners, &looks));
+        }
+        findings.extend(of_pairs(roster, state, *channel, &looks, pairs, (&failed, &ways)));
     }
     findings
+}
+
+/// Bad links that share a node which is not at fault: they are not so many broken cables, but ways through something that
+/// they share.
+fn shared_ways(channels: &[(Channel, PairState)], failed: &BTreeSet<NodeId>) -> BTreeSet<Pair> {
+    let mut ways = BTreeSet::new();
+    for (_, pairs) in channels {
+        let links = pairs.links.iter().filter(|(a, b)| !failed.contains(a) && !failed.contains(b));
+        let links: BTreeSet<Pair> = links.copied().collect();
+        let meet = where_links_meet(&links);
+        ways.extend(links.into_iter().filter(|(a, b)| meet.contains_key(a) || meet.contains_key(b)));
+    }
+    ways
+}
+
+/// Ways that share something, all together, whichever rails show it.
+fn of_ways(
+    roster: &Roster,
+    state: &CheckState,
+    channels: &[(Channel, PairState)],
+    ways: &BTreeSet<Pair>,
+) -> Option<Finding> {
+    let shown: Vec<&(Channel, PairState)> =
+        channels.iter().filter(|(_, pairs)| pairs.links.iter().any(|link| ways.contains(link))).collect();
+    let looks = |(channel, pairs): &(Channel, PairState)| -> Vec<View<'_>> {
+        let bad = |look: &View<'_>| matches!(*look.group, [a, b] if pairs.links.contains(&(a, b)) && ways.contains(&(a, b)));
+        channel.looks(&state.looks).into_iter().filter(bad).collect()
+    };
+    let looks: Vec<View<'_>> = shown.iter().flat_map(|one| looks(one)).collect();
+    let called: Vec<String> =
+        ways.iter().map(|&(a, b)| wording::subject(roster, &Subject::Link { a, b })).collect();
+    let subject = match shown[..] {
+        [] => return None,
+        [(Channel { rail: Some(rail), .. }, _)] => Subject::FabricRail { rail: *rail },
+        _ => Subject::Fabric,
+    };
+    let views: Vec<&View<'_>> = looks.iter().collect();
+    let words = |one: &Evidence| wording::ways_failed(&called, state.check, one);
+    Some(from_looks(state.check, Status::Fail, Some(FaultClass::Fabric), subject, &views, words))
 }
 
 /// Leaf switches, once each, whichever rails show it.
@@ -120,6 +166,23 @@ fn bad_node(
     finding
 }
 
+/// A node that missed with several good partners, where it is not known whether the way to them is slow.
+fn unsure_node(
+    roster: &Roster,
+    check: CheckName,
+    (subject, node): (Subject, NodeId),
+    partners: &[NodeId],
+    looks: &[View<'_>],
+) -> Finding {
+    let missed: Vec<&View<'_>> =
+        looks.iter().filter(|look| look.group.contains(&node) && look.shows == Shows::Miss).collect();
+    let names: Vec<&str> = partners.iter().map(|other| roster.name(*other)).collect();
+    let name = wording::subject(roster, &subject);
+    let words = |one: &Evidence| wording::node_unsure(&name, check, one, &names);
+    let finding = from_looks(check, Status::Suspect, Some(FaultClass::Part), subject, &missed, words);
+    Finding { peers: partners.to_vec(), ..finding }
+}
+
 /// Two nodes that are fine with others and not with each other. Where every miss is a port that can't be reached, the
 /// finding is about the way: a setting, no link.
 fn bad_link(check: CheckName, (a, b): Pair, names: (&str, &str), looks: &[&View<'_>]) -> Finding {
@@ -151,9 +214,10 @@ fn of_pairs(
     channel: Channel,
     looks: &[View<'_>],
     pairs: &PairState,
-    failed: &BTreeSet<NodeId>,
+    (failed, ways): (&BTreeSet<NodeId>, &BTreeSet<Pair>),
 ) -> Vec<Finding> {
     let check = state.check;
+    let blamed = |node: &NodeId| failed.contains(node) || pairs.unsure.contains_key(node);
     let mut findings = Vec::new();
     let mut by_pair: BTreeMap<Pair, Vec<&View<'_>>> = BTreeMap::new();
     for look in looks {
@@ -165,8 +229,10 @@ fn of_pairs(
         let missed = looks.iter().any(|look| look.shows == Shows::Miss);
         let fine = looks.iter().any(|look| look.shows == Shows::Fine);
         let names = (roster.name(a), roster.name(b));
-        let explained =
-            failed.contains(&a) || failed.contains(&b) || (pairs.explained.contains(&(a, b)) && !fine);
+        let explained = blamed(&a) || blamed(&b) || (pairs.explained.contains(&(a, b)) && !fine);
+        if ways.contains(&(a, b)) && pairs.links.contains(&(a, b)) {
+            continue;
+        }
         if pairs.links.contains(&(a, b)) && !explained {
             findings.push(bad_link(check, (a, b), names, &looks));
         } else if missed && !fine && !explained {

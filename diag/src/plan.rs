@@ -249,11 +249,11 @@ fn state(
         Scope::Pair if nodes.len() < 2 => {
             (Shown::Skipped("one node only: there is no pair to measure".into()), None)
         }
-        Scope::Pair => of_pairs(check, (&nodes, &able), &looks, rounds, leaves),
+        Scope::Pair => of_pairs((check, suite.engine), (&nodes, &able), &looks, rounds, leaves),
         Scope::All if nodes.len() < 2 => {
             (Shown::Skipped("one node only: there is nobody to measure it with".into()), None)
         }
-        Scope::All => of_all(check, &able, &looks, rounds, leaves),
+        Scope::All => of_all((check, suite.engine), &able, &looks, rounds, leaves),
     };
     CheckState { check, nodes, unfit: BTreeMap::new(), looks, errors, parts, lost, shown, next }
 }
@@ -317,7 +317,7 @@ fn windows_to_blame(looks: &[Look], always: &BTreeSet<Number>, missed: &[BTreeSe
 
 /// The check's opening rounds, then meetings until nothing would tell more.
 fn of_pairs(
-    check: CheckName,
+    (check, engine): (CheckName, Engine),
     (nodes, able): (&BTreeSet<NodeId>, &BTreeSet<NodeId>),
     looks: &[Look],
     rounds: usize,
@@ -334,7 +334,7 @@ fn of_pairs(
             channels.into_iter().map(move |channel| (channel, own, count))
         })
         .map(|(channel, opening, channels)| {
-            let setting = Setting { nodes: able, leaves, opening, channels };
+            let setting = Setting { nodes: able, leaves, opening, channels, engine };
             (channel, pairs(&channel.looks(looks), setting))
         })
         .collect();
@@ -353,7 +353,7 @@ fn of_pairs(
 /// All nodes at once; after two misses pairs of the same collective, so that a cause can be named. A round that
 /// a node spoilt is made again without it.
 fn of_all(
-    check: CheckName,
+    (check, engine): (CheckName, Engine),
     able: &BTreeSet<NodeId>,
     looks: &[Look],
     rounds: usize,
@@ -376,7 +376,7 @@ fn of_all(
     let met = || looks.iter().filter(|look| look.purpose == Purpose::Localise);
     let opening = ring_edges(able);
     let channels = channels(Mode::Full, met());
-    let setting = Setting { nodes: able, leaves, opening: opening.len(), channels: channels.len() };
+    let setting = Setting { nodes: able, leaves, opening: opening.len(), channels: channels.len(), engine };
     let states: Vec<(Channel, PairState)> =
         channels.into_iter().map(|channel| (channel, pairs(&channel.of(met()), setting))).collect();
     let meetings: BTreeSet<u32> = met().map(|look| look.round).collect();

@@ -1,5 +1,6 @@
 //! What the numbers of a check are held against: the baseline files, and like numbers of the same job.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -68,11 +69,15 @@ struct Scale {
 }
 
 /// The like numbers of a round, or of all rounds of a check.
-pub(crate) struct Scales(BTreeMap<Like, Scale>);
+pub(crate) struct Scales<'m> {
+    by_kind: BTreeMap<Like, Scale>,
+    /// Of several numbers of one pair the one that counts.
+    first: BTreeMap<(Like, &'m Subject), f64>,
+}
 
-impl Scales {
+impl<'m> Scales<'m> {
     /// Of all numbers.
-    pub(crate) fn of<'m>(
+    pub(crate) fn of(
         suite: &Suite,
         check: CheckName,
         kinds: &Kinds,
@@ -83,20 +88,36 @@ impl Scales {
             let like = values.entry(kinds.like(one)).or_default();
             like.extend(Some(one.value).filter(|value| value.is_finite()));
         }
-        let scale = |(like, values): (Like, Vec<f64>)| (like, Scale::of(suite, check, like, values));
-        Self(values.into_iter().map(scale).collect())
+        Self::by_kind(suite, check, values)
     }
 
-    /// Of the pairs of all rounds: a round that looks for a culprit has too few to be compared among themselves. The host
-    /// engine's pairs have a floor; their rounds share processors, and are not compared.
-    pub(crate) fn of_pairs<'m>(
+    /// Of the pairs of all rounds: a round that looks for a culprit has too few to be compared among themselves. Each pair counts
+    /// once, by its first number: the more often a slow one is looked at, the more usual it would look else. The host engine's
+    /// pairs have a floor; their rounds share processors, and are not compared.
+    pub(crate) fn of_pairs(
         suite: &Suite,
         check: CheckName,
         kinds: &Kinds,
         numbers: impl Iterator<Item = &'m Measurement>,
     ) -> Self {
         let cuda = suite.engine == Engine::Cuda;
-        Self::of(suite, check, kinds, numbers.filter(|one| cuda && is_of_pair(&one.subject)))
+        let mut values: BTreeMap<Like, Vec<f64>> = BTreeMap::new();
+        let mut first: BTreeMap<(Like, &'m Subject), f64> = BTreeMap::new();
+        for one in numbers.filter(|one| cuda && one.metric != Metric::Fingerprint && is_of_pair(&one.subject))
+        {
+            let like = kinds.like(one);
+            let own = values.entry(like).or_default();
+            if let (Entry::Vacant(place), true) = (first.entry((like, &one.subject)), one.value.is_finite()) {
+                place.insert(one.value);
+                own.push(one.value);
+            }
+        }
+        Self { first, ..Self::by_kind(suite, check, values) }
+    }
+
+    fn by_kind(suite: &Suite, check: CheckName, values: BTreeMap<Like, Vec<f64>>) -> Self {
+        let scale = |(like, values): (Like, Vec<f64>)| (like, Scale::of(suite, check, like, values));
+        Self { by_kind: values.into_iter().map(scale).collect(), first: BTreeMap::new() }
     }
 }
 
@@ -143,8 +164,8 @@ pub(crate) struct Standards<'s, 'm> {
     engine: Engine,
     kinds: &'s Kinds,
     votes: Votes<'m>,
-    round: Scales,
-    pairs: &'s Scales,
+    round: Scales<'m>,
+    pairs: &'s Scales<'m>,
     no_words: Arc<str>,
 }
 
@@ -155,14 +176,14 @@ impl<'s, 'm> Standards<'s, 'm> {
         check: CheckName,
         kinds: &'s Kinds,
         numbers: impl Iterator<Item = &'m Measurement> + Clone,
-        pairs: &'s Scales,
+        pairs: &'s Scales<'m>,
     ) -> Self {
         // Who is known to be wrong has no vote on what is right.
         let is_wrong = |one: &&Measurement| one.metric == Metric::Correct && one.value < 1.0;
         let known_wrong: BTreeSet<&Subject> =
             numbers.clone().filter(is_wrong).map(|one| &one.subject).collect();
         let votes = Votes::of(numbers.clone().filter(|one| !known_wrong.contains(&one.subject)));
-        let in_all_rounds = |one: &&Measurement| is_of_pair(&one.subject) && !pairs.0.is_empty();
+        let in_all_rounds = |one: &&Measurement| is_of_pair(&one.subject) && !pairs.by_kind.is_empty();
         let round = Scales::of(suite, check, kinds, numbers.filter(|one| !in_all_rounds(one)));
         Self { engine: suite.engine, kinds, votes, round, pairs, no_words: Arc::from("") }
     }
@@ -174,10 +195,11 @@ impl<'s, 'm> Standards<'s, 'm> {
             return self.votes.verdict(one);
         }
         let like = self.kinds.like(one);
-        let scale = self.pairs.0.get(&like).or_else(|| self.round.0.get(&like));
+        let scale = self.pairs.by_kind.get(&like).or_else(|| self.round.by_kind.get(&like));
+        let own = self.pairs.first.get(&(like, &one.subject)).copied().unwrap_or(value);
         let of_peers = |scale: &Scale| match &scale.of_many {
             Some(many) => many.clone(),
-            None => scale.of_peers(self.engine, metric, bytes, value),
+            None => scale.of_peers(self.engine, metric, bytes, own),
         };
         let (limit, median) = scale.map(of_peers).unwrap_or_default();
         let limit = limit.or_else(|| silence(self.engine, metric, value));

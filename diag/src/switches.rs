@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::NodeId;
-use crate::localise::{Missed, Odds, Pair, Seen, in_both};
+use crate::localise::Odds;
+use crate::seen::{Missed, Pair, Quantity, Seen, Tally, better_of, in_both};
 use crate::topology::{LeafId, Leaves};
 
 /// Nodes below a leaf from which on it can be told from them.
@@ -36,11 +37,29 @@ struct Across {
     /// How many looks that were, and what missed in all of them.
     misses: usize,
     always: Option<Missed>,
+    /// The best that any of those misses showed.
+    best: BTreeMap<Quantity, f64>,
+}
+
+impl Across {
+    /// Whether a value is not far beyond the best that was missed across.
+    fn of_its_size(&self, seen: &Tally<'_>, quantity: Quantity, value: Option<f64>) -> bool {
+        let best = self.best.get(&quantity);
+        !value.zip(best).is_some_and(|(value, best)| seen.far_beyond(quantity, value, *best))
+    }
+
+    /// Whether a pair did far better than anybody across.
+    fn is_outdone(&self, seen: &Tally<'_>, pair: &Seen<'_>) -> bool {
+        let far = |(quantity, best): (&Quantity, &f64)| {
+            pair.least(*quantity).is_some_and(|value| seen.far_beyond(*quantity, *best, value))
+        };
+        !self.best.is_empty() && self.best.iter().all(far)
+    }
 }
 
 impl<'l> Switches<'l> {
     /// What the looks of one channel show of the leaves.
-    pub(crate) fn of(leaves: &'l Leaves, nodes: &BTreeSet<NodeId>, seen: &BTreeMap<Pair, Seen>) -> Self {
+    pub(crate) fn of(leaves: &'l Leaves, nodes: &BTreeSet<NodeId>, seen: &Tally<'_>) -> Self {
         let members = leaves.members(nodes);
         let mut switches = Self {
             leaves,
@@ -53,32 +72,13 @@ impl<'l> Switches<'l> {
             return switches;
         }
         let mut fine_with: BTreeMap<NodeId, BTreeSet<Option<LeafId>>> = BTreeMap::new();
-        for (&(a, b), _) in seen.iter().filter(|(_, seen)| seen.fine > 0) {
+        for (&(a, b), _) in seen.pairs.iter().filter(|(_, seen)| seen.fine > 0) {
             fine_with.entry(a).or_default().insert(leaves.get(b));
             fine_with.entry(b).or_default().insert(leaves.get(a));
         }
         let bad_themselves = switches.bad_themselves(seen, &fine_with);
-        for (&(a, b), seen) in seen {
-            let (Some(of_a), Some(of_b)) = (leaves.get(a), leaves.get(b)) else { continue };
-            if of_a == of_b {
-                continue;
-            }
-            for (node, leaf, other) in [(a, of_a, b), (b, of_b, a)] {
-                let across = switches.suspected.entry(leaf).or_default();
-                let sound =
-                    fine_with.get(&other).is_some_and(|with| with.iter().any(|one| *one != Some(leaf)));
-                if seen.fine > 0 {
-                    across.fine = true;
-                } else if seen.miss > 0 && sound && !bad_themselves.contains(&node) {
-                    across.missed.entry(node).or_default().insert(other);
-                    across.misses += seen.miss;
-                    let always = across.always.take();
-                    across.always =
-                        Some(always.map_or_else(|| seen.always.clone(), |kept| in_both(&kept, &seen.always)));
-                }
-            }
-        }
         switches.bad_themselves = bad_themselves;
+        switches.look_across(seen, &fine_with);
         let told = |leaf: &LeafId| switches.telling(*leaf).count() >= NODES_TO_TELL;
         let suspected = switches.suspected.iter();
         let cleared: Vec<LeafId> = suspected
@@ -89,14 +89,57 @@ impl<'l> Switches<'l> {
         switches
     }
 
+    /// Gathers by leaf what its nodes showed with nodes below others. Misses that are far beyond the best of them are of another
+    /// cause: what joins the leaf to others carried more.
+    fn look_across(&mut self, seen: &Tally<'_>, fine_with: &BTreeMap<NodeId, BTreeSet<Option<LeafId>>>) {
+        let across =
+            |pair: Pair| self.leaves.get(pair.0).zip(self.leaves.get(pair.1)).filter(|(a, b)| a != b);
+        let sided = seen.pairs.iter().filter_map(|(pair, seen)| Some((*pair, across(*pair)?, seen)));
+        let sided: Vec<_> =
+            sided.flat_map(|((a, b), (of_a, of_b), seen)| [(a, of_a, b, seen), (b, of_b, a, seen)]).collect();
+        let mut suspected: BTreeMap<LeafId, Across> = BTreeMap::new();
+        for &(node, leaf, _, seen_of) in &sided {
+            let across = suspected.entry(leaf).or_default();
+            across.fine |= seen_of.fine > 0;
+            if seen_of.fine == 0 && seen_of.miss > 0 && !self.bad_themselves.contains(&node) {
+                for (quantity, value) in
+                    seen_of.always.keys().filter_map(|one| Some((*one, seen_of.best(*one)?)))
+                {
+                    let best = across.best.entry(quantity).or_insert(value);
+                    *best = better_of(quantity.0, *best, value);
+                }
+            }
+        }
+        for (node, leaf, other, seen_of) in sided {
+            let Some(across) = suspected.get_mut(&leaf) else { continue };
+            // It is fine with somebody else, or does far better there.
+            let elsewhere = |one: NodeId| self.leaves.get(one) != Some(leaf);
+            let sound = fine_with.get(&other).is_some_and(|with| with.iter().any(|one| *one != Some(leaf)))
+                || seen.does_far_better(other, node, elsewhere);
+            if seen_of.fine > 0 || seen_of.miss == 0 || !sound || self.bad_themselves.contains(&node) {
+                continue;
+            }
+            let mut own = seen_of.always.clone();
+            own.retain(|quantity, _| across.of_its_size(seen, *quantity, seen_of.best(*quantity)));
+            if own.is_empty() && !seen_of.always.is_empty() {
+                continue;
+            }
+            across.missed.entry(node).or_default().insert(other);
+            across.misses += seen_of.miss;
+            let always = across.always.take();
+            across.always = Some(always.map_or_else(|| own.clone(), |kept| in_both(&kept, &own)));
+        }
+        self.suspected = suspected;
+    }
+
     /// Nodes that miss with a node below their own leaf that is fine with somebody, and are fine with nobody there.
     fn bad_themselves(
         &self,
-        seen: &BTreeMap<Pair, Seen>,
+        seen: &Tally<'_>,
         fine_with: &BTreeMap<NodeId, BTreeSet<Option<LeafId>>>,
     ) -> BTreeSet<NodeId> {
         let mut bad = BTreeSet::new();
-        for (&(a, b), _) in seen.iter().filter(|(_, seen)| seen.miss > 0 && seen.fine == 0) {
+        for (&(a, b), _) in seen.pairs.iter().filter(|(_, seen)| seen.miss > 0 && seen.fine == 0) {
             if self.leaves.same(a, b) != Some(true) {
                 continue;
             }
@@ -158,14 +201,28 @@ impl<'l> Switches<'l> {
 
     /// Whether a leaf at fault explains what a pair shows, so that it says nothing of its nodes: pairs across, and those below
     /// the leaf where nobody is fine with anybody.
-    pub(crate) fn explains(&self, (a, b): Pair, seen: &BTreeMap<Pair, Seen>) -> bool {
+    pub(crate) fn explains(&self, (a, b): Pair, seen: &Tally<'_>) -> bool {
         if self.leaves.same(a, b) == Some(false) {
             return self.is_struck(a) || self.is_struck(b);
         }
         let here = |pair: &Pair| {
             self.leaves.get(pair.0) == self.leaves.get(a) && self.leaves.same(pair.0, pair.1) == Some(true)
         };
-        self.is_struck(a) && !seen.iter().any(|(pair, seen)| here(pair) && seen.fine > 0)
+        let outdone = |one: &Seen<'_>| {
+            let leaf = self.leaves.get(a).and_then(|leaf| self.suspected.get(&leaf));
+            leaf.is_some_and(|across| across.is_outdone(seen, one))
+        };
+        // What is far better below the leaf than across is not the leaf's.
+        self.is_struck(a)
+            && !seen.pairs.iter().any(|(pair, seen)| here(pair) && (seen.fine > 0 || outdone(seen)))
+    }
+
+    /// Who else takes part below a node's leaf, where it is known and there are others.
+    pub(crate) fn mates(&self, node: NodeId) -> Option<BTreeSet<NodeId>> {
+        let leaf = self.leaves.get(node).filter(|_| self.members.len() > 1)?;
+        let mut mates = self.members.get(&leaf)?.clone();
+        mates.remove(&node);
+        Some(mates)
     }
 
     /// Whether two nodes are below one leaf; `None`: not known.

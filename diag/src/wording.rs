@@ -173,6 +173,18 @@ pub fn node_failed_with(
     )
 }
 
+/// The same of a node that was not seen to miss with those next to it.
+#[must_use]
+pub fn node_unsure(name: &str, check: CheckName, one: &Evidence, partners: &[&str]) -> String {
+    format!(
+        "{name} or what lies between it and others: {check} {}; missed with {}, each fine with others; which of them is not known: it \
+         was not seen often enough with the nodes next to it{}",
+        against(one),
+        listed(partners),
+        background(one)
+    )
+}
+
 /// The same of a node that is the only one below its leaf.
 #[must_use]
 pub fn node_alone(name: &str, check: CheckName, one: &Evidence, partners: &[&str], leaf: &str) -> String {
@@ -225,6 +237,26 @@ pub fn node_blocked(name: &str, check: CheckName, one: &Evidence, partners: &[&s
 pub fn link_failed((a, b): (&str, &str), check: CheckName, one: &Evidence, looks: usize) -> String {
     format!(
         "{a} - {b}: {check} {}; measured {looks} times, both nodes are fine with others; next: look at what lies between them (cables, switch ports, routing){}",
+        against(one),
+        background(one)
+    )
+}
+
+/// Most ways that a message names.
+const MOST_WAYS: usize = 8;
+
+/// Ways that share a node, whose nodes do far better or are fine with others.
+#[must_use]
+pub fn ways_failed(ways: &[String], check: CheckName, one: &Evidence) -> String {
+    let mut names: Vec<&str> = ways.iter().take(MOST_WAYS).map(String::as_str).collect();
+    let more = format!("{} more", ways.len().saturating_sub(MOST_WAYS));
+    if ways.len() > MOST_WAYS {
+        names.push(&more);
+    }
+    format!(
+        "{}: {check} {}; each of these nodes does better with others: no node is blamed; next: look at what these ways share \
+         (switches, uplinks, congestion, routing){}",
+        listed(&names),
         against(one),
         background(one)
     )

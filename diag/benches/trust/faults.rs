@@ -8,6 +8,7 @@ use diag::verdict::{Finding, Status};
 use crate::parallel::{cpu_s, each};
 use crate::plot::Plot;
 use crate::simulated::Job;
+use crate::simulated::between::{blamed, checks, slow_between};
 use crate::simulated::catalogue::{ALL, CAPS, CHECKS, Class, Judged, drained, is_told, job, judged};
 use crate::simulated::machine::Machine;
 use crate::simulated::noise::{Noise, key};
@@ -144,6 +145,30 @@ pub fn pairs(jobs: usize) -> bool {
     println!("\ntwo faults in jobs of 6, 8, 17 and 64 nodes, seeds 0 to {jobs}: {counts:?} of {jobs}");
     let right = counts.get(&Judged::Right).copied().unwrap_or(0);
     100 * right >= 99 * jobs && !counts.contains_key(&Judged::Wrong)
+}
+
+/// Prints what is said of jobs with a slow way between their leaves and slow moments of pairs beside it; whether no node is
+/// blamed, whatever the caps.
+pub fn slow_between_leaves(jobs: usize) -> bool {
+    let results = each(2 * jobs, |at| {
+        let seed = at as u64 / 2;
+        let job = slow_between(seed, at % 2 == 1);
+        let run = job.run(checks(seed));
+        let blamed = blamed(&run);
+        if !blamed.is_empty() {
+            println!("  seed {seed}, {} nodes: blamed {blamed:?}: {}", job.size, run.verdict.summary);
+        }
+        (blamed.len(), format!("{:?}", run.verdict.outcome))
+    });
+    let mut outcomes: BTreeMap<&str, usize> = BTreeMap::new();
+    results.iter().for_each(|(_, outcome)| *outcomes.entry(outcome).or_default() += 1);
+    let blamed = results.iter().map(|one| one.0).sum::<usize>();
+    println!(
+        "\na slow way between leaf switches, and slow moments beside it, seeds 0 to {jobs}, leaves not known and known: {} jobs; \
+         nodes blamed: {blamed}; outcomes {outcomes:?}",
+        results.len()
+    );
+    blamed == 0
 }
 
 /// How much slower a part is, from what every healthy one may be to half.

@@ -20,6 +20,7 @@ mod numbers;
 mod parts;
 mod readings;
 mod simulated;
+mod spine;
 mod topology;
 mod traffic;
 mod trust;

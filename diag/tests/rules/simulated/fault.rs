@@ -42,6 +42,8 @@ pub enum When {
     Share(f64),
     /// From this round of the suite on.
     From(u32),
+    /// In this round of the suite only.
+    Only(u32),
 }
 
 impl When {
@@ -51,6 +53,7 @@ impl When {
             Self::First => first,
             Self::Share(share) => noise.happens(share, key(&[place as u64, u64::from(round)])),
             Self::From(from) => round >= from,
+            Self::Only(only) => round == only,
         }
     }
 }

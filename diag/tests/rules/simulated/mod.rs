@@ -5,6 +5,7 @@
 //! checks show of all that. The sets of nodes in [`Job`] are short for faults on the host engine.
 #![allow(dead_code, clippy::unwrap_used, reason = "the bench uses its part of the simulation")]
 
+pub mod between;
 pub mod catalogue;
 pub mod fault;
 pub mod machine;
