@@ -3,7 +3,8 @@
 use super::root;
 
 /// Pages whose blocks of a console are read. Pages with `aimaster` in such a block are held to stand here, by the program `docs`.
-const PAGES: [&str; 6] = ["quick-start", "user-guide", "admin-guide", "policy", "containers", "coming-from"];
+const PAGES: [&str; 6] =
+    ["quick-start", "user-guide", "admin-guide", "commands", "containers", "coming-from"];
 
 /// Commands that need Slurm, root or a build: the program `docs` holds for each which test runs it.
 const OTHERS: [&str; 13] = [
