@@ -103,8 +103,9 @@ fn accepts(table: &str, key: &str) -> String {
     words
 }
 
+/// Text in a cell: no bar ends it, and `<gpu>` is no mark of HTML.
 fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
+    text.replace('|', "\\|").replace('<', "\\<")
 }
 
 fn page() -> String {
