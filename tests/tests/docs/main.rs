@@ -2,6 +2,8 @@
 //! fails once, so that the change is seen and committed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
+mod book;
+mod commands;
 mod field_cases;
 mod scan;
 mod security;
