@@ -44,6 +44,7 @@ pub mod localise;
 pub mod look;
 pub mod measurement;
 pub mod next_step;
+pub mod page;
 mod pair_findings;
 pub mod plain;
 pub mod plan;
