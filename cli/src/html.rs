@@ -45,6 +45,8 @@ pub fn render(page: &Page) -> Result<String> {
     let page = environment.get_template("page.html").and_then(|template| {
         template.render(context! { page, series, maps, style, version => env!("CARGO_PKG_VERSION") })
     });
+    // A template's own last line end is left out.
+    let page = page.map(|page| page + "\n");
     page.context(
         "the page can't be made: its templates and its content do not fit; this is a mistake of this program",
     )

@@ -43,6 +43,7 @@ pub mod judge;
 pub mod localise;
 pub mod look;
 pub mod measurement;
+pub mod metrics;
 pub mod next_step;
 pub mod page;
 mod pair_findings;
