@@ -145,6 +145,7 @@ fn finish(arguments: &Arguments, reports: &Path, run: &Run, ended: bool) -> Resu
         cluster: Some(run.cluster.clone()),
         report_dir: None,
         follow: false,
+        output: None,
         ..*arguments
     };
     let folder =
@@ -185,7 +186,7 @@ mod tests {
 
     fn arguments(cluster: Option<&str>) -> Arguments {
         let cluster = cluster.map(str::to_owned);
-        Arguments { job_id: 7, check: None, cluster, json: false, follow: true, report_dir: None }
+        Arguments { follow: true, ..Arguments::of(7, cluster) }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod files;
 mod follow;
 mod generate;
 mod history;
+mod html;
 mod report;
 mod undrain;
 

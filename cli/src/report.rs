@@ -1,10 +1,11 @@
-//! `aimaster report JOBID`: what was found before and during a job, as text or JSON.
+//! `aimaster report JOBID`: what was found before and during a job, as text, JSON or a page.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use diag::page::Page;
 use diag::plain::is_plain;
 use diag::report::{Report, printable};
 use diag::runtime_report::{RuntimeReport, joint_outcome};
@@ -13,7 +14,7 @@ use serde::Serialize;
 
 use crate::colour::{Colour, Tone};
 use crate::files::{self, Found};
-use crate::{config, follow};
+use crate::{config, follow, html};
 
 /// Which report, and how.
 #[derive(clap::Args)]
@@ -29,6 +30,12 @@ pub struct Arguments {
     /// The report as JSON; what the runtime check found stands under `runtime`, one entry a node.
     #[arg(long)]
     pub json: bool,
+    /// The report as a page for a browser: one file that needs nothing else, with pictures.
+    #[arg(long, conflicts_with_all = ["json", "follow"])]
+    pub html: bool,
+    /// Where the page goes, in place of standard output.
+    #[arg(long, value_name = "FILE", requires = "html")]
+    pub output: Option<PathBuf>,
     /// On the job's first node, as root: shows what the runtime check finds while the job runs, then the report.
     #[arg(long, conflicts_with_all = ["json", "check"])]
     pub follow: bool,
@@ -41,7 +48,16 @@ impl Arguments {
     /// The last report of a job, where the policy says.
     #[must_use]
     pub fn of(job_id: u32, cluster: Option<String>) -> Self {
-        Self { job_id, check: None, cluster, json: false, follow: false, report_dir: None }
+        Self {
+            job_id,
+            check: None,
+            cluster,
+            json: false,
+            html: false,
+            output: None,
+            follow: false,
+            report_dir: None,
+        }
     }
 }
 
@@ -67,10 +83,32 @@ pub fn last(folder: &Path, arguments: &Arguments) -> Result<ExitCode> {
     for trouble in &found.troubles {
         eprintln!("aimaster: {}", printable(trouble));
     }
+    if arguments.html {
+        put(&html(&found)?, arguments.output.as_deref())?;
+        return Ok(ExitCode::from(code(&found)));
+    }
     let shown = if arguments.json { escaped(&json(&found)?) } else { coloured(&text(&found)) };
     // A reader that went away, such as `head`, is no error.
     _ = std::io::stdout().write_all(shown.as_bytes());
     Ok(ExitCode::from(code(&found)))
+}
+
+/// What was found as a page.
+fn html(found: &Found) -> Result<String> {
+    let page = Page::new(found.report.as_ref().map(|(report, _)| report), &found.runtime);
+    html::render(&page.context("there is nothing to show")?)
+}
+
+/// Into a file, or to standard output.
+fn put(page: &str, output: Option<&Path>) -> Result<()> {
+    match output {
+        Some(file) => std::fs::write(file, page).with_context(|| format!("can't write {}", file.display())),
+        None => {
+            // A reader that went away is no error.
+            _ = std::io::stdout().write_all(page.as_bytes());
+            Ok(())
+        }
+    }
 }
 
 /// The outcome of each line in its colour, for a terminal.

@@ -17,6 +17,7 @@ pub mod log;
 mod meet_error;
 mod mesh;
 mod message;
+pub mod metrics;
 #[allow(unsafe_code)]
 pub mod munge;
 pub mod order;

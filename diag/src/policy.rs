@@ -310,6 +310,8 @@ pub struct Paths {
     pub report_owner: ReportOwner,
     /// Who but root may read them (default group).
     pub report_readers: ReportReaders,
+    /// Folder of node_exporter's textfile collector, for metrics; empty: none are written (default).
+    pub metrics_dir: PathBuf,
     /// Folder of baselines: `<gpu>.toml` and `host.toml` (default /etc/aimaster/baselines).
     pub baseline_dir: PathBuf,
     /// Folder of what a node keeps over restarts: its history, in `<node>/` (default /var/lib/aimaster).
@@ -380,6 +382,7 @@ impl Default for Policy {
                 report_dir: "/var/log/aimaster/reports".into(),
                 report_owner: ReportOwner::Root,
                 report_readers: ReportReaders::Group,
+                metrics_dir: PathBuf::new(),
                 baseline_dir: "/etc/aimaster/baselines".into(),
                 state_dir: "/var/lib/aimaster".into(),
                 worker_user: String::new(),

@@ -207,12 +207,12 @@ impl RuntimeReport {
     }
 
     /// Name of a node that it speaks of.
-    fn name(&self, node: NodeId) -> String {
+    pub(crate) fn name(&self, node: NodeId) -> String {
         self.names.get(&node).cloned().unwrap_or_else(|| format!("node {node}"))
     }
 
     /// The nodes that it speaks of, in their places, for words that ask for a roster.
-    fn roster(&self) -> Roster {
+    pub(crate) fn roster(&self) -> Roster {
         let last = self.names.keys().copied().filter(|node| *node < MOST_NODES).max();
         let places = last.map_or(0, |last| last + 1);
         let entry = |node| RosterEntry { name: self.name(node), joined: None, absent_because: None };
@@ -220,7 +220,7 @@ impl RuntimeReport {
     }
 
     /// A rank as a person looks for it.
-    fn rank(&self, who: &Who) -> String {
+    pub(crate) fn rank(&self, who: &Who) -> String {
         let mut words = match (who.task, who.rank) {
             (Some(task), _) => format!("task {task}"),
             (None, Some(rank)) => format!("rank {rank}"),

@@ -150,6 +150,32 @@ pub fn brief(message: &str) -> &str {
     }
 }
 
+/// What stands before the first thing to do.
+const NEXT: &str = "; next: ";
+
+/// A message in its parts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Parts {
+    /// Whose it is, and what happened.
+    pub what: String,
+    /// What to do first; empty where the message does not say.
+    pub next: String,
+    /// Where the limit comes from, and how it was measured; empty where the message does not say.
+    pub background: String,
+}
+
+/// The parts of a message, whatever was added behind its background.
+#[must_use]
+pub fn parts(message: &str) -> Parts {
+    let split = message.rsplit_once(" [").and_then(|(head, tail)| {
+        let (background, rest) = tail.rsplit_once(']')?;
+        (rest.is_empty() || rest.starts_with("; ")).then_some((head, background, rest))
+    });
+    let (head, background, rest) = split.unwrap_or((message, "", ""));
+    let (what, next) = head.split_once(NEXT).unwrap_or((head, ""));
+    Parts { what: format!("{what}{rest}"), next: next.to_owned(), background: background.to_owned() }
+}
+
 /// A node that missed in each of so many windows.
 #[must_use]
 pub fn node_failed(name: &str, check: CheckName, one: &Evidence, windows: usize) -> String {
@@ -374,6 +400,23 @@ mod tests {
         assert_eq!(brief("n2: 1 < 2; measured twice [limit: peers; 3 rounds]"), "n2: 1 < 2; measured twice");
         for whole in ["n2: refused ([fe80::1])", "n2 [x] is gone", ""] {
             assert_eq!(brief(whole), whole);
+        }
+    }
+
+    #[test]
+    fn a_message_comes_apart() {
+        let of = |what: &str, next: &str, background: &str| Parts {
+            what: what.into(),
+            next: next.into(),
+            background: background.into(),
+        };
+        assert_eq!(
+            parts("n2: 1 < 2; next: look [limit: x]; fine in b"),
+            of("n2: 1 < 2; fine in b", "look", "limit: x")
+        );
+        assert_eq!(parts("n2: 1 < 2 [limit: x]"), of("n2: 1 < 2", "", "limit: x"));
+        for whole in ["n2: refused ([fe80::1])", "n2 [x] is gone", ""] {
+            assert_eq!(parts(whole), of(whole, "", ""));
         }
     }
 

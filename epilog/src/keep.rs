@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use cluster::metrics::{self, RUNTIME_FILE};
 use cluster::report_writer::{self, WRITING};
+use diag::metrics::{RUNTIME, Tally};
 use diag::runtime_report::{FILE_NAME, MOST_BYTES, RuntimeReport};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -83,6 +85,33 @@ pub fn put(reports: &[Kept]) -> Result<Vec<(PathBuf, Result<()>)>> {
     })
 }
 
+/// Adds what the reports say to the numbers of this node, where the policy wants them; why not, where that fails.
+///
+/// # Errors
+/// There can be no thread that writes.
+pub fn count(reports: &[Kept]) -> Result<Vec<String>> {
+    let wanted = || reports.iter().filter(|kept| !kept.keep.metrics_dir.as_os_str().is_empty());
+    if wanted().next().is_none() {
+        return Ok(Vec::new());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let until = Instant::now() + MOST_TIME;
+    runtime.block_on(async {
+        let mut troubles = Vec::new();
+        for Kept { keep, report } in wanted() {
+            if Instant::now() >= until {
+                troubles.push("no time was left for metrics".to_owned());
+                break;
+            }
+            let tally = Tally::runtime(report);
+            if let Err(error) = metrics::add(&keep.metrics_dir, RUNTIME_FILE, RUNTIME, tally).await {
+                troubles.push(format!("no metrics: {}", cluster::chain(&error)));
+            }
+        }
+        Ok(troubles)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +131,7 @@ mod tests {
             readers: ReportReaders::Group,
             uid: 1000,
             gid: None,
+            metrics_dir: PathBuf::new(),
         }
     }
 
@@ -153,5 +183,20 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", root.path().join(FILE_NAME)).unwrap();
         assert!(take(&folder).unwrap_err().to_string().contains("can't be read"));
         assert!(put(&[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn numbers_are_counted_where_the_policy_wants_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = |metrics_dir: &std::path::Path| Kept {
+            keep: Keep { metrics_dir: metrics_dir.to_owned(), ..keep(true) },
+            report: quiet(true),
+        };
+        assert_eq!(count(&[kept(std::path::Path::new(""))]).unwrap(), Vec::<String>::new());
+        assert_eq!(count(&[kept(folder.path()), kept(folder.path())]).unwrap(), Vec::<String>::new());
+        let text = std::fs::read_to_string(folder.path().join(RUNTIME_FILE)).unwrap();
+        assert!(text.contains("aimaster_runtime_checks_total{outcome=\"pass\"} 2.0"), "{text}");
+        let troubles = count(&[kept(&folder.path().join("no"))]).unwrap();
+        assert!(troubles.len() == 1 && troubles[0].contains("paths.metrics_dir"), "{troubles:?}");
     }
 }

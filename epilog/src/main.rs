@@ -59,5 +59,8 @@ fn clean() -> Result<()> {
             ));
         }
     }
+    for line in keep::count(&reports)? {
+        say(&format!("job {}: {line}", job.job));
+    }
     removed.map(drop)
 }

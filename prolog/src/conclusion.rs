@@ -268,7 +268,7 @@ fn run_id(assignment: &Assignment) -> RunId {
     }
 }
 
-/// Leaves the report and the event; the lines for the user.
+/// Leaves the report, the event and the numbers; the lines for the user.
 async fn publish(run: &Run<'_>, report: &Report, place: String) -> Vec<String> {
     let paths = &run.assignment.policy.paths;
     let place = match publish::report(paths, &run.assignment.job, report, run.act_until).await {
@@ -279,6 +279,9 @@ async fn publish(run: &Run<'_>, report: &Report, place: String) -> Vec<String> {
         }
     };
     crate::events::finished(run.events, report);
+    if let Err(error) = publish::numbers(paths, report).await {
+        run.events.log(&format!("no metrics: {}", cluster::chain(&error)));
+    }
     user_lines(report, &place)
 }
 

@@ -2,9 +2,11 @@
 //! rustup and git.
 #![forbid(unsafe_code)]
 
+mod chromium;
 mod fuzz;
 mod install;
 mod packages;
+mod screenshots;
 mod stage;
 mod versions;
 
@@ -84,6 +86,8 @@ enum Task {
     },
     /// Rewrite the parts of the documentation that are made from the code.
     Docs,
+    /// Show reports of simulated jobs as pages in Chromium, which is installed where it is missing; rewrites docs/screenshots.
+    Screenshots,
     /// Write the manual pages and completions that packages ship, below target/share.
     Man,
     /// Build for production and copy plugin, helpers, policy and baselines to where Slurm looks for them.
@@ -137,6 +141,7 @@ fn main() -> Result<()> {
         Task::Bench { what: Bench::C4d { counts } } => bench_rules("c4d", &counts),
         Task::Fuzz { minutes, jobs, targets } => fuzz::fuzz(minutes, jobs, &targets),
         Task::Docs => docs(),
+        Task::Screenshots => screenshots::screenshots(),
         Task::Man => man(),
         Task::Install { root } => install::install(&root),
     }

@@ -30,6 +30,9 @@ const PACKAGES: &[&str] = &[
 /// What `cargo xtask valgrind` needs on top: valgrind reads the symbols of the C library.
 pub const VALGRIND: &[&str] = &["valgrind", "libc6-dbg"];
 
+/// What `cargo xtask screenshots` needs on top: a browser, and letters for it.
+pub const BROWSER: &[&str] = &["chromium", "fonts-dejavu-core"];
+
 /// Installs what the demo and the tests need, as far as it is missing.
 ///
 /// # Errors

@@ -116,3 +116,16 @@ fn what_lies_in_the_folder_is_read_the_first_node_first() {
     put("report.json", "{");
     assert!(files::read(folder.path()).unwrap_err().to_string().contains("is no report"));
 }
+
+#[test]
+fn a_page_goes_where_it_is_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("page.html");
+    let page = html(&found(Some(Outcome::Fail), vec![during("n1", Status::Ok, &["x"])])).unwrap();
+    put(&page, Some(&file)).unwrap();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), page);
+    assert!(page.starts_with("<!doctype html>") && page.contains("Job 7") && page.ends_with("</html>\n"));
+    let error = put(&page, Some(&folder.path().join("no/page.html"))).unwrap_err().to_string();
+    assert!(error.contains("can't write"), "{error}");
+    assert!(html(&Found::default()).is_err());
+}

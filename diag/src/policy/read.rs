@@ -290,6 +290,7 @@ fn read_paths(section: &mut Section<'_>, paths: &mut Paths, m: &mut Mistakes) {
         let choices = [("group", ReportReaders::Group), ("user", ReportReaders::User)];
         choose(&field, &choices, &mut paths.report_readers, m);
     }
+    read_path(section, "metrics_dir", PathRule::AbsoluteOrNone, &mut paths.metrics_dir, m);
     read_path(section, "baseline_dir", PathRule::Absolute, &mut paths.baseline_dir, m);
     read_path(section, "state_dir", PathRule::Absolute, &mut paths.state_dir, m);
     let is_user = |text: &str| {

@@ -33,11 +33,11 @@ impl RuntimeReport {
              looked into"
                 .to_owned(),
         ];
-        let heads = columns.iter().map(|who| format!("{:>WIDTH$}", self.place(who)));
+        let heads = columns.iter().map(|who| format!("{:>WIDTH$}", self.short_place(who)));
         lines.push(format!("  {:>WIDTH$}{}", "", heads.collect::<String>()));
         for from in &rows {
             let cells = columns.iter().map(|to| format!("{:>WIDTH$}", self.cell(from, to)));
-            lines.push(format!("  {:>WIDTH$}{}", self.place(from), cells.collect::<String>()));
+            lines.push(format!("  {:>WIDTH$}{}", self.short_place(from), cells.collect::<String>()));
         }
         lines
     }
@@ -51,16 +51,20 @@ impl RuntimeReport {
         }
     }
 
-    /// Where a rank is, in few characters.
-    fn place(&self, who: &Who) -> String {
+    /// Where a rank is, in few words.
+    pub(crate) fn place(&self, who: &Who) -> String {
         let name = self.name(who.node);
-        let place = match (who.gpu, who.task, who.rank) {
+        match (who.gpu, who.task, who.rank) {
             (Some(gpu), ..) => format!("{name}/gpu{gpu}"),
             (None, Some(task), _) => format!("{name}/t{task}"),
             (None, None, Some(rank)) => format!("{name}/r{rank}"),
             (None, None, None) => name,
-        };
-        // The end of a name tells nodes apart, not its beginning.
+        }
+    }
+
+    /// The same as a column has room for: the end of a name tells nodes apart, not its beginning.
+    fn short_place(&self, who: &Who) -> String {
+        let place = self.place(who);
         let long = place.chars().count().saturating_sub(WIDTH - 1);
         place.chars().skip(long).collect()
     }

@@ -116,7 +116,7 @@ impl RuntimeReport {
         format!("{}: {} (since {since}; {because})", finding.class, finding.message)
     }
 
-    pub(super) fn hardware_line(&self, node: &str, event: &HealthEvent) -> String {
+    pub(crate) fn hardware_line(&self, node: &str, event: &HealthEvent) -> String {
         let word = match (event.turn, decide::weight(event).0) {
             (Turn::Ended, _) => "over".to_owned(),
             (_, status) => status.to_string(),

@@ -17,6 +17,7 @@ mod known;
 mod learn;
 mod network_limits;
 mod numbers;
+mod page;
 mod parts;
 mod readings;
 mod simulated;

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use cluster::order::Order;
 use cluster::report_file::Place;
@@ -35,7 +36,7 @@ pub const MOST_KEEP_BYTES: u64 = 32 * 1024;
 #[serde(deny_unknown_fields)]
 pub struct Keep {
     /// The policy's folder of reports.
-    pub report_dir: std::path::PathBuf,
+    pub report_dir: PathBuf,
     /// The cluster.
     pub cluster: String,
     /// The job.
@@ -55,6 +56,9 @@ pub struct Keep {
     pub uid: u32,
     /// The job's group, where Slurm said it.
     pub gid: Option<u32>,
+    /// Where numbers for Prometheus go; empty: nowhere. An agent of an earlier version did not say.
+    #[serde(default)]
+    pub metrics_dir: PathBuf,
 }
 
 impl Keep {
@@ -72,6 +76,7 @@ impl Keep {
             readers: policy.paths.report_readers,
             uid: order.uid,
             gid: order.gid,
+            metrics_dir: policy.paths.metrics_dir.clone(),
         }
     }
 

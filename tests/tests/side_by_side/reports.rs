@@ -1,5 +1,5 @@
 //! Reports on storage of the site's: a folder whose server has gone silent costs two seconds and no verdict, and where
-//! root is nobody the job's user owns them.
+//! root is nobody the job's user owns them. And the numbers for Prometheus beside them.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use std::os::unix::fs::PermissionsExt;
@@ -121,4 +121,39 @@ fn the_job_s_user_owns_the_report_where_the_policy_says_so() {
         Ok(told.success().then_some(told))
     });
     assert_eq!(told.unwrap().stdout.trim(), "alice alice 640");
+}
+
+#[test]
+fn numbers_add_up_where_the_policy_wants_them() {
+    let _machine = side_by_side().unwrap();
+    // Nodes have a /tmp of their own.
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let policy = format!("{POLICY}paths.metrics_dir = '{}'\n", folder.path().display());
+    let cluster = product::boot(Cluster::builder().nodes(2), &policy).unwrap();
+    let numbers = |file: &str| std::fs::read_to_string(folder.path().join(file)).unwrap_or_default();
+    for _ in 0..2 {
+        cluster.srun(["-N2", CHECK, "true"]).ok().unwrap();
+    }
+    // They are there before the job starts.
+    let shown = numbers("aimaster.prom");
+    for line in [
+        "aimaster_checks_total{outcome=\"pass\"} 2.0",
+        "aimaster_checks_total{outcome=\"fail\"} 0.0",
+        "aimaster_checked_nodes_total 4.0",
+        "aimaster_jobs_total{action=\"start\"} 2.0",
+        "aimaster_last_check_outcome{outcome=\"pass\"} 1.0",
+    ] {
+        assert!(shown.lines().any(|own| own == line), "no {line} in {shown}");
+    }
+    cluster.srun(["-wn1", "--runtime-check", "true"]).ok().unwrap();
+    let line = "aimaster_runtime_checks_total{outcome=\"skip\"} 1.0";
+    let told = || Ok(numbers("aimaster_runtime.prom").lines().any(|own| own == line).then_some(()));
+    wait::until(SOON, "the epilog's numbers", told).unwrap();
+
+    // Without the folder a job runs as ever, and the log says why there are none.
+    folder.close().unwrap();
+    cluster.srun(["-N2", CHECK, "true"]).ok().unwrap();
+    cluster
+        .wait_syslog("n1", |line| line.contains("no metrics") && line.contains("paths.metrics_dir"), SOON)
+        .unwrap();
 }
