@@ -51,6 +51,7 @@ pub fn dist(debug: bool, with_check: bool) -> Result<()> {
     }
     if with_check {
         check::same_files(&deb, &rpm)?;
+        check::rpm_comes_and_goes(&rpm)?;
         check::comes_and_goes(sources, &folder, &deb)?;
     }
     Ok(())

@@ -93,7 +93,7 @@ enum Task {
         /// Of the debug build: sooner there, for trying the packages themselves.
         #[arg(long)]
         debug: bool,
-        /// Try them as well: installed, upgraded, removed and purged with dpkg on a Slurm with jobs, in a Debian of its own.
+        /// Try them as well, in a Debian of its own: the .deb installed, upgraded, removed and purged beside jobs, the .rpm without.
         #[arg(long)]
         check: bool,
     },

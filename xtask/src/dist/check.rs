@@ -1,5 +1,5 @@
-//! `cargo xtask dist --check`: whether both packages have the same files, and what the Debian package does on a machine. The
-//! machine is a Debian 12 below /var/cache/aimaster-tests with Slurm installed by dpkg; the test cluster boots from it, and
+//! `cargo xtask dist --check`: whether both packages have the same files, and what they do on a machine: the Debian package
+//! beside jobs, the RPM without. The machine is a Debian 12 below /var/cache/aimaster-tests with Slurm installed by dpkg; the test cluster boots from it, and
 //! nothing is installed here.
 
 use std::collections::BTreeMap;
@@ -86,6 +86,47 @@ pub fn comes_and_goes(sources: &Path, folder: &Path, deb: &Path) -> Result<()> {
     command.args(["run", "--quiet", "--package", "aimaster-tests", "--bin", "packages"]).current_dir(sources);
     command.env("AIMASTER_TESTS_ROOT", root).env("AIMASTER_TESTS_PACKAGE", deb);
     run(command.env("AIMASTER_TESTS_NEWER_PACKAGE", newer))
+}
+
+/// Installs, upgrades and removes the RPM in a copy of that Debian: its scripts run there, without jobs.
+///
+/// # Errors
+/// The Debian can't be had, or something is not as it should be afterwards.
+pub fn rpm_comes_and_goes(rpm: &Path) -> Result<()> {
+    let root = Path::new(CACHE).join(format!("{RELEASE}-rpm"));
+    if root.exists() {
+        fs::remove_dir_all(&root).with_context(|| format!("can't remove {}", root.display()))?;
+    }
+    run(Command::new("cp").arg("--archive").arg(ready()?).arg(&root))?;
+    let in_root = |arguments: &[&str], packages: &[&Path]| {
+        let mut command = Command::new("rpm");
+        command.arg("--root").arg(&root).args(arguments).args(packages);
+        run(&mut command)
+    };
+    let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let line = || text("etc/slurm/plugstack.conf.d/aimaster.conf");
+    let plugin = root.join("usr/libexec/aimaster/spank_aimaster.so");
+    let policy = root.join("etc/aimaster/aimaster.toml");
+
+    // Debian's packages are none that rpm knows.
+    in_root(&["--nodeps", "--install"], &[rpm])?;
+    if !plugin.is_file() || !line().contains("spank_aimaster.so") || !text("etc/passwd").contains("aimaster:")
+    {
+        bail!("the RPM was installed, and plugin, line or user is missing in {}", root.display());
+    }
+    let own = "# the site's own\n";
+    fs::write(&policy, own).with_context(|| format!("can't write {}", policy.display()))?;
+    in_root(&["--nodeps", "--upgrade", "--force"], &[rpm])?;
+    if text("etc/aimaster/aimaster.toml") != own || !line().contains("spank_aimaster.so") {
+        bail!("the RPM was upgraded, and policy or line did not stay in {}", root.display());
+    }
+    in_root(&["--erase", "aimaster"], &[])?;
+    if plugin.exists() || !line().is_empty() || text("etc/aimaster/aimaster.toml.rpmsave") != own {
+        bail!("the RPM was removed, and plugin or line is left, or the policy lost, in {}", root.display());
+    }
+    fs::remove_dir_all(&root).with_context(|| format!("can't remove {}", root.display()))?;
+    println!("the RPM comes and goes as it should");
+    Ok(())
 }
 
 /// The root, made where it is missing.
