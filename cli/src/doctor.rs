@@ -5,8 +5,7 @@ mod entries;
 mod fingerprint;
 mod gather;
 mod node;
-mod pattern;
-mod plugstack;
+pub mod plugstack;
 mod slurm;
 
 use std::fmt::Write as _;

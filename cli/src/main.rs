@@ -14,6 +14,8 @@ mod follow;
 mod generate;
 mod history;
 mod html;
+mod pattern;
+mod plugin;
 mod report;
 mod undrain;
 
@@ -79,6 +81,12 @@ enum Command {
     Baseline(baseline::Command),
     /// Shows what a node remembers of its own results; on that node, as root.
     History(history::Arguments),
+    /// Puts the plugin that the package brings in place for the Slurm that is installed, and its line into plugstack.conf.
+    ///
+    /// The package does this by itself. By hand: after an upgrade of Slurm where the package did not notice it, and to switch
+    /// the checks off and on. Exit code: 0, or 2 where something could not be done.
+    #[command(subcommand)]
+    Plugin(plugin::Command),
     /// Prints what makes a shell complete the words of this command.
     ///
     /// For bash: `aimaster completions bash >/etc/bash_completion.d/aimaster`.
@@ -112,6 +120,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Undrain(command) => undrain::undrain(&command, &policy),
         Command::Baseline(command) => baseline::run(&command, &policy),
         Command::History(command) => history::show(&command, &policy),
+        Command::Plugin(command) => plugin::run(&command),
         Command::Completions(command) => generate::completions(&command),
         Command::ManPages(command) => generate::man_pages(&command),
     }
@@ -159,7 +168,9 @@ mod tests {
                 assert!(argument.get_help().is_some() || id == "help" || id == "version", "{name} {id}");
             }
             let has = |id: &str| command.get_arguments().any(|argument| argument.get_id() == id);
-            let makes_files = ["completions", "man-pages", "learn"].contains(&name);
+            let makes_files =
+                ["completions", "man-pages", "learn", "stamp", "on", "off", "configure", "unconfigure"]
+                    .contains(&name);
             assert!(command.has_subcommands() || makes_files || has("json"), "{name} has no --json");
             open.extend(command.get_subcommands());
         }

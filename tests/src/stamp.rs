@@ -1,51 +1,24 @@
-//! Writes Slurm's version number into a SPANK plugin: Slurm loads a plugin only when its exported
-//! 4-byte constant `plugin_version` names the same release. No other byte changes.
+//! Writes Slurm's version number into a SPANK plugin's file, with the product's own code for it.
 
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use object::{Object, ObjectSection, ObjectSymbol, SectionIndex};
+use anyhow::{Context, Result};
+use cluster::slurm::stamp;
 
 use crate::slurm_version::SlurmVersion;
-
-const SYMBOL: &[u8] = b"plugin_version";
-const SIZE: u64 = 4;
 
 /// Stamps the plugin at `path`.
 pub fn stamp(path: &Path, version: SlurmVersion) -> Result<()> {
     let mut bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let offset = offset(&bytes)?;
-    // Slurm reads the number in the byte order of the machine, and both are the same machine here.
-    bytes[offset..offset + SIZE as usize].copy_from_slice(&version.number().to_ne_bytes());
+    stamp::stamp(&mut bytes, version.number())?;
     fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The number that a plugin carries.
 pub fn stamped(path: &Path) -> Result<u32> {
     let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let offset = offset(&bytes)?;
-    Ok(u32::from_ne_bytes(bytes[offset..offset + SIZE as usize].try_into()?))
-}
-
-/// Where in the file the constant lies.
-fn offset(bytes: &[u8]) -> Result<usize> {
-    let file = object::File::parse(bytes).context("it is no ELF file")?;
-    let symbol = file
-        .dynamic_symbols()
-        .find(|s| s.is_definition() && s.name_bytes().is_ok_and(|name| name == SYMBOL))
-        .context("it exports no plugin_version: is it a SPANK plugin?")?;
-    if symbol.size() != SIZE {
-        bail!("its plugin_version has {} bytes, not {SIZE}", symbol.size());
-    }
-    let index: SectionIndex = symbol.section_index().context("plugin_version lies in no section")?;
-    let section = file.section_by_index(index).context("section of plugin_version")?;
-    let (start, size) = section.file_range().context("plugin_version is not stored in the file")?;
-    let within = symbol.address().checked_sub(section.address()).context("address of plugin_version")?;
-    if within + SIZE > size {
-        bail!("plugin_version lies outside its section");
-    }
-    Ok(usize::try_from(start + within)?)
+    Ok(stamp::stamped(&bytes)?)
 }
 
 #[cfg(test)]

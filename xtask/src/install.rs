@@ -1,5 +1,5 @@
-//! `cargo xtask install`: from the sources to a machine with Slurm. Packages come with a release; this is for trying
-//! it out and for sites that build their own.
+//! `cargo xtask install`: from the sources to a machine with Slurm. `cargo xtask dist` makes packages; this is for
+//! trying it out.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::stage::{cargo, run};
 
 /// What is built, and where it goes below the root.
-const PROGRAMS: &[(&str, &str)] = &[
+pub const PROGRAMS: &[(&str, &str)] = &[
     ("aimaster-prolog", "usr/libexec/aimaster/aimaster-prolog"),
     ("aimaster-worker", "usr/libexec/aimaster/aimaster-worker"),
     ("aimaster-epilog", "usr/libexec/aimaster/aimaster-epilog"),
@@ -21,12 +21,12 @@ const PROGRAMS: &[(&str, &str)] = &[
 ];
 
 /// Files of the source tree, and where they go below the root. A site's own policy is kept.
-const BASELINES: (&str, &str) = ("conf/baselines", "etc/aimaster/baselines");
-const POLICY: (&str, &str) = ("conf/aimaster.toml", "etc/aimaster/aimaster.toml");
+pub const BASELINES: (&str, &str) = ("conf/baselines", "etc/aimaster/baselines");
+pub const POLICY: (&str, &str) = ("conf/aimaster.toml", "etc/aimaster/aimaster.toml");
 
 /// The plugin that NCCL loads into users' processes: profile and package, its name as cargo has it, and where it goes:
 /// beside the helpers, as the agent has it.
-const PROFILER: (&str, &str, &str, &str) = (
+pub const PROFILER: (&str, &str, &str, &str) = (
     "plugin",
     "nccl-profiler-plugin",
     "libnccl_profiler_aimaster.so",
@@ -43,22 +43,10 @@ fn plugins() -> String {
 /// # Errors
 /// If the build fails, Slurm is not installed, or a file can't be written.
 pub fn install(root: &Path) -> Result<()> {
-    let packages = ["spank-plugin", "prolog", "epilog", "cli"];
-    let mut arguments = vec!["build", "--release"];
-    arguments.extend(packages.iter().flat_map(|package| ["--package", package]));
-    cargo(&arguments)?;
-    let (profile, package, profiler, profiler_to) = PROFILER;
-    cargo(&["build", "--profile", profile, "--package", package])?;
-    put(&target_dir()?.join(profile).join(profiler), &root.join(profiler_to), 0o755)?;
-    let built = target_dir()?.join("release");
-    for (name, to) in PROGRAMS {
-        put(&built.join(name), &root.join(to), 0o755)?;
-    }
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the source tree")?;
-    for file in fs::read_dir(sources.join(BASELINES.0)).context("can't list the baselines")? {
-        let file = file?;
-        put(&file.path(), &root.join(BASELINES.1).join(file.file_name()), 0o644)?;
-    }
+    let built = build("release")?;
+    programs(&built, root)?;
+    let sources = sources()?;
+    put_all(&sources.join(BASELINES.0), &root.join(BASELINES.1), 0o644)?;
     let policy = root.join(POLICY.1);
     if policy.exists() {
         println!("kept {}", policy.display());
@@ -83,6 +71,53 @@ pub fn install(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Builds what is installed, in a profile (`release` or `dev`); says where it lies.
+///
+/// # Errors
+/// The build fails.
+pub fn build(profile: &str) -> Result<PathBuf> {
+    let packages = ["spank-plugin", "prolog", "epilog", "cli"];
+    let mut arguments = vec!["build", "--profile", profile];
+    arguments.extend(packages.iter().flat_map(|package| ["--package", package]));
+    cargo(&arguments)?;
+    let (profiler_profile, package, ..) = PROFILER;
+    cargo(&["build", "--profile", profiler_profile, "--package", package])?;
+    Ok(target_dir()?.join(if profile == "dev" { "debug" } else { profile }))
+}
+
+/// Copies the programs, and NCCL's plugin, below a root.
+///
+/// # Errors
+/// A file can't be written.
+pub fn programs(built: &Path, root: &Path) -> Result<()> {
+    let (profile, _, profiler, profiler_to) = PROFILER;
+    put(&built.with_file_name(profile).join(profiler), &root.join(profiler_to), 0o755)?;
+    for (name, to) in PROGRAMS {
+        put(&built.join(name), &root.join(to), 0o755)?;
+    }
+    Ok(())
+}
+
+/// The project's own folder.
+///
+/// # Errors
+/// None that is known.
+pub fn sources() -> Result<&'static Path> {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the source tree")
+}
+
+/// Copies all files of a folder.
+///
+/// # Errors
+/// It can't be read, or one can't be written.
+pub fn put_all(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    for file in fs::read_dir(from).with_context(|| format!("can't list {}", from.display()))? {
+        let file = file?;
+        put(&file.path(), &to.join(file.file_name()), mode)?;
+    }
+    Ok(())
+}
+
 /// The user that workers run as.
 fn worker_user() -> Result<()> {
     let known = Command::new("id").arg("aimaster").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -94,7 +129,10 @@ fn worker_user() -> Result<()> {
 }
 
 /// Where cargo builds, whatever its configuration says.
-fn target_dir() -> Result<PathBuf> {
+///
+/// # Errors
+/// cargo does not say it.
+pub fn target_dir() -> Result<PathBuf> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
         .output()
@@ -107,11 +145,17 @@ fn target_dir() -> Result<PathBuf> {
     }
 }
 
-fn put(from: &Path, to: &Path, mode: u32) -> Result<()> {
+/// Copies a file to its place, whoever has the old one open.
+///
+/// # Errors
+/// It can't be written.
+pub fn put(from: &Path, to: &Path, mode: u32) -> Result<()> {
     let folder = to.parent().context("a file has a folder")?;
     make(folder)?;
     // A running program's file is replaced, not written into.
-    let fresh = to.with_extension("new");
+    let mut fresh = to.to_owned().into_os_string();
+    fresh.push(".new");
+    let fresh = PathBuf::from(fresh);
     fs::copy(from, &fresh)
         .with_context(|| format!("can't copy {} to {}", from.display(), fresh.display()))?;
     fs::set_permissions(&fresh, Permissions::from_mode(mode))?;

@@ -3,16 +3,18 @@
 #![forbid(unsafe_code)]
 
 mod chromium;
+mod dist;
 mod fuzz;
 mod install;
 mod packages;
 mod screenshots;
+mod share;
 mod stage;
 mod versions;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use stage::{Stages, cargo};
 
@@ -90,6 +92,15 @@ enum Task {
     Screenshots,
     /// Write the manual pages and completions that packages ship, below target/share.
     Man,
+    /// Make a Debian package and an RPM of the product, below target/dist.
+    Dist {
+        /// Of the debug build: sooner there, for trying the packages themselves.
+        #[arg(long)]
+        debug: bool,
+        /// Try them as well, in a Debian of its own: the .deb installed, upgraded, removed and purged beside jobs, the .rpm without.
+        #[arg(long)]
+        check: bool,
+    },
     /// Build for production and copy plugin, helpers, policy and baselines to where Slurm looks for them.
     Install {
         /// Install below this folder in place of /.
@@ -142,7 +153,12 @@ fn main() -> Result<()> {
         Task::Fuzz { minutes, jobs, targets } => fuzz::fuzz(minutes, jobs, &targets),
         Task::Docs => docs(),
         Task::Screenshots => screenshots::screenshots(),
-        Task::Man => man(),
+        Task::Man => share::write(Path::new("target/share"), || {
+            let mut command = stage::cargo_command();
+            command.args(["run", "--quiet", "--package", "cli", "--bin", "aimaster", "--"]);
+            command
+        }),
+        Task::Dist { debug, check } => dist::dist(debug, check),
         Task::Install { root } => install::install(&root),
     }
 }
@@ -218,32 +234,6 @@ fn docs() -> Result<()> {
     for (package, test) in [("cli", "book"), ("aimaster-tests", "docs")] {
         let run = || cargo(&["test", "--quiet", "--package", package, "--test", test, "--no-fail-fast"]);
         run().or_else(|_| run())?;
-    }
-    Ok(())
-}
-
-/// They are made from the program's own arguments, so they are not kept in the tree.
-fn man() -> Result<()> {
-    let aimaster = ["run", "--quiet", "--package", "cli", "--bin", "aimaster", "--"];
-    let share = Path::new("target/share");
-    let folder = share.join("man/man1").display().to_string();
-    cargo(&[&aimaster[..], &["man-pages", &folder]].concat())?;
-    for (shell, to) in [
-        ("bash", "bash-completion/completions/aimaster"),
-        ("zsh", "zsh/site-functions/_aimaster"),
-        ("fish", "fish/vendor_completions.d/aimaster.fish"),
-    ] {
-        let to = share.join(to);
-        std::fs::create_dir_all(to.parent().context("a file has a folder")?)?;
-        let mut command =
-            std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        let output =
-            command.args(aimaster).args(["completions", shell]).output().context("can't run cargo")?;
-        if !output.status.success() {
-            bail!("aimaster completions {shell}: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        std::fs::write(&to, output.stdout).with_context(|| format!("can't write {}", to.display()))?;
-        println!("{}", to.display());
     }
     Ok(())
 }

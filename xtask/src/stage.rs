@@ -62,8 +62,12 @@ impl Stages {
 /// # Errors
 /// If it can't start or fails.
 pub fn cargo(arguments: &[&str]) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    run(Command::new(cargo).args(arguments))
+    run(cargo_command().args(arguments))
+}
+
+/// cargo, the same one that runs this.
+pub fn cargo_command() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 /// Runs a command to its end.

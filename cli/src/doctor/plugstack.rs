@@ -3,22 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use cluster::slurm::stamp;
 use diag::doctor::facts::{PlugLine, Plugin, Release};
 use diag::plugstack::Line;
-use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
-use super::{entries, pattern};
-use crate::files;
+use super::entries;
+use crate::{files, pattern};
 
 /// Includes inside includes.
 const MOST_DEPTH: u32 = 8;
 
 /// Largest file of lines, and largest plugin: ours has some MB.
-const MOST_TEXT_BYTES: u64 = 1 << 20;
-const MOST_PLUGIN_BYTES: u64 = 256 << 20;
-
-/// The symbol by which Slurm knows for which release a plugin is.
-const STAMP: &[u8] = b"plugin_version";
+pub const MOST_TEXT_BYTES: u64 = 1 << 20;
+pub const MOST_PLUGIN_BYTES: u64 = 256 << 20;
 
 /// All of it; `folders` are those in which Slurm looks for a plugin without a path.
 pub fn look(conf: &Path, folders: &[PathBuf]) -> Plugin {
@@ -38,14 +35,15 @@ pub fn look(conf: &Path, folders: &[PathBuf]) -> Plugin {
     };
     let file = entries::guarded(&path);
     if path.exists() {
-        plugin.stamp = Some(stamp(&path).map_err(|error| format!("{error:#}")));
+        plugin.stamp = Some(stamp_of(&path).map_err(|error| format!("{error:#}")));
     }
     plugin.file = Some(file);
     plugin
 }
 
 fn read(file: &Path, depth: u32, plugin: &mut Plugin) -> Result<()> {
-    let text = files::text(file, MOST_TEXT_BYTES)?;
+    // Sites lead it to a shared place by a link; an include goes from where it is named.
+    let text = files::text(&std::fs::canonicalize(file)?, MOST_TEXT_BYTES)?;
     for (index, text) in text.lines().enumerate() {
         match Line::parse(text) {
             Line::Plugin(one) if one.is_ours() => {
@@ -71,20 +69,11 @@ fn read(file: &Path, depth: u32, plugin: &mut Plugin) -> Result<()> {
 }
 
 /// The release that a plugin is stamped for.
-fn stamp(path: &Path) -> Result<Release> {
+pub fn stamp_of(path: &Path) -> Result<Release> {
     let file = std::fs::File::open(path)?;
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut std::io::Read::take(file, MOST_PLUGIN_BYTES), &mut bytes)?;
-    let elf = object::File::parse(bytes.as_slice()).context("it is no ELF file")?;
-    let symbol = elf
-        .dynamic_symbols()
-        .find(|symbol| symbol.is_definition() && symbol.name_bytes().is_ok_and(|name| name == STAMP))
-        .context("it exports no plugin_version")?;
-    let section = symbol.section_index().context("its plugin_version lies nowhere")?;
-    let data = elf.section_by_index(section)?.data_range(symbol.address(), 4)?;
-    let number =
-        data.and_then(|data| data.try_into().ok()).context("its plugin_version is not in the file")?;
-    Ok(Release::of_number(u32::from_ne_bytes(number)))
+    Ok(Release::of_number(stamp::stamped(&bytes)?))
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use tokio::time::Instant;
 
-use super::{entries, pattern};
-use crate::{command, files};
+use super::entries;
+use crate::{command, files, pattern};
 
 /// How long all calls to Slurm may take together.
 const CALLS: Duration = Duration::from_secs(20);

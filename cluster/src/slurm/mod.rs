@@ -8,3 +8,4 @@ pub mod picture;
 pub mod queue;
 pub mod scontrol;
 pub mod show;
+pub mod stamp;

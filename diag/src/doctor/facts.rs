@@ -69,6 +69,12 @@ impl Release {
         Self { major, minor, micro }
     }
 
+    /// The number that a plugin for it carries.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        u32::from_be_bytes([0, self.major, self.minor, self.micro])
+    }
+
     /// Whether Slurm takes a plugin of the one for the other: the first two numbers are the same.
     #[must_use]
     pub fn fits(self, other: Self) -> bool {

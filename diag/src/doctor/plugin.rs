@@ -123,7 +123,7 @@ fn file(facts: &Facts, findings: &mut Findings) {
         Some(Ok(stamp)) if !stamp.fits(wanted) => findings.mistake(
             "plugin_stamp",
             format!("{path} is stamped for Slurm {}, and this machine has {wanted}", major_minor(*stamp)),
-            "install it again (cargo xtask install stamps it for the Slurm that is there), then restart slurmd",
+            "stamp it for the Slurm that is there (`aimaster plugin stamp` where it is from a package, else cargo xtask install), then restart slurmd",
             "Slurm loads no plugin of another release: jobs run unchecked",
         ),
         Some(Err(words)) => findings.mistake(

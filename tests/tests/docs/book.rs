@@ -4,9 +4,6 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-/// Pages that may be linked before they are there: they come with the packages.
-const MAY_BE_MISSING: &[&str] = &["docs/install.md"];
-
 /// The list of chapters.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
@@ -88,7 +85,7 @@ fn broken(page: &str, text: &str) -> Vec<String> {
             file => plain(&Path::new(page).parent().unwrap().join(file)),
         };
         let missing = !root().join(&to).exists();
-        if missing && !MAY_BE_MISSING.contains(&to.as_str()) {
+        if missing {
             broken.push(format!("{page}: {link}: there is no {to}"));
         }
         let Ok(there) = std::fs::read_to_string(root().join(&to)) else { continue };
@@ -117,14 +114,10 @@ fn every_page_is_a_chapter_once() {
     let text = std::fs::read_to_string(root().join(SUMMARY)).unwrap();
     let mut chapters: Vec<String> =
         links(&text).iter().map(|link| plain(&Path::new("docs").join(link))).collect();
-    chapters.retain(|page| page.starts_with("docs/") && !MAY_BE_MISSING.contains(&page.as_str()));
+    chapters.retain(|page| page.starts_with("docs/"));
     chapters.sort();
-    let pages: Vec<String> = pages()
-        .into_iter()
-        .filter(|page| {
-            page.starts_with("docs/") && page != SUMMARY && !MAY_BE_MISSING.contains(&page.as_str())
-        })
-        .collect();
+    let pages: Vec<String> =
+        pages().into_iter().filter(|page| page.starts_with("docs/") && page != SUMMARY).collect();
     assert_eq!(chapters, pages, "{SUMMARY} has every page of docs/, once");
     let book = std::fs::read_to_string(root().join("book.toml")).unwrap();
     let book: toml::Table = book.parse().unwrap();

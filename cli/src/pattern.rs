@@ -32,7 +32,7 @@ fn inside(folder: &Path, wanted: &str) -> Vec<PathBuf> {
 }
 
 /// Whether a name fits. Sets in brackets fit every character: a file too many is looked at then.
-fn fits(wanted: &str, name: &str) -> bool {
+pub fn fits(wanted: &str, name: &str) -> bool {
     let mut rest = wanted.chars();
     match rest.next() {
         None => name.is_empty(),
