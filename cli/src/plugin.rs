@@ -75,11 +75,15 @@ pub fn run(command: &Command) -> Result<ExitCode> {
                 // A site that has switched it off wants it to stay so after an upgrade.
                 let first = !place.plugin().exists();
                 place.stamp(release)?;
-                if first {
-                    place.on()?;
+                // Without its line it is not there yet: the next call tries again.
+                if first && let Err(error) = place.on() {
+                    let _ = fs::remove_file(place.plugin());
+                    return Err(error);
                 }
             }
-            Err(error) => say(&format!("{error:#}; once it is: `aimaster plugin on`")),
+            Err(error) => say(&format!(
+                "{error:#}; then: `aimaster plugin on`, with --slurm RELEASE where it can't be told"
+            )),
         },
         Command::Unconfigure(place) => {
             if place.off()? {
@@ -186,7 +190,9 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 fn put(to: &Path, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<()> {
     let name = to.file_name().unwrap_or_default().to_string_lossy();
     // A name with a dot: no pattern of an include fits it. One that a crash left is taken away.
-    let fresh = to.with_file_name(format!(".{name}.new"));
+    // On storage that machines share each has its own.
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let fresh = to.with_file_name(format!(".{name}.{host}.new"));
     let whole = || -> std::io::Result<()> {
         let _ = fs::remove_file(&fresh);
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;

@@ -1,6 +1,7 @@
 //! `aimaster report JOBID`: what was found before and during a job, as text, JSON or a page.
 
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -102,7 +103,15 @@ fn html(found: &Found) -> Result<String> {
 /// Into a file, or to standard output.
 fn put(page: &str, output: Option<&Path>) -> Result<()> {
     match output {
-        Some(file) => std::fs::write(file, page).with_context(|| format!("can't write {}", file.display())),
+        // As closed as the report itself: whom it is sent to is for the caller to say.
+        Some(file) => std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o640)
+            .open(file)
+            .and_then(|mut to| to.write_all(page.as_bytes()))
+            .with_context(|| format!("can't write {}", file.display())),
         None => {
             // A reader that went away is no error.
             _ = std::io::stdout().write_all(page.as_bytes());

@@ -3,7 +3,8 @@
 //!
 //! A node that has met nobody on its own side of such a way misses with everybody, as a slow node does. So it must have
 //! missed, each time and more often than by chance, with those that are next to it: one node below its leaf where the leaves are known, else its neighbours in
-//! the order of the job, of which one at least is below the same leaf unless it is alone there. And a node that is fine with somebody
+//! the order of the job, of which one at least is below the same leaf where the nodes of a leaf stand together in the job and it is not alone there.
+//! Wrong results and closed ports need none of this. And a node that is fine with somebody
 //! and misses with others is at fault only if it has turned: it misses with those too, when they meet again.
 
 use std::collections::{BTreeMap, BTreeSet};

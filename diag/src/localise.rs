@@ -2,9 +2,8 @@
 //! this on the same looks and comes to the same answer.
 //!
 //! A node is at fault when it missed with two different partners that are each fine with somebody, and missed the same
-//! number often enough, with each of them, that it is no chance ([`crate::chance`]): in a small job, and when it is off by
-//! more than half, the two are enough; misses of quite different size are not counted together ([`crate::seen`]), and what else must
-//! have been seen before is in [`crate::doubt`]. A link is at fault when its two nodes are each fine with others and miss with each other as often, and
+//! number often enough, with each of them, that it is no chance ([`crate::chance`]); misses of quite different size are not
+//! counted together ([`crate::seen`]), and with whom else it must have missed is in [`crate::doubt`]. A link is at fault when its two nodes are each fine with others and miss with each other as often, and
 //! at least twice. Rank 0 is a node like any other. Where it is known who is below which leaf switch, what a leaf explains is
 //! no node's and no link's ([`crate::switches`]), and a node that is the only one below its leaf can't be told from it.
 

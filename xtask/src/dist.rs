@@ -26,8 +26,14 @@ const DOCUMENTS: [&str; 6] =
     ["README.md", "CHANGELOG.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
 /// Files of conf/ that are examples, by folder, and whether they are scripts.
-const EXAMPLES: [(&str, u32); 4] =
-    [("prolog.d", 0o755), ("epilog.d", 0o755), ("plugstack.conf.d", 0o644), ("containers", 0o644)];
+const EXAMPLES: [(&str, u32); 6] = [
+    ("prolog.d", 0o755),
+    ("epilog.d", 0o755),
+    ("plugstack.conf.d", 0o644),
+    ("containers", 0o644),
+    ("grafana", 0o644),
+    ("prometheus", 0o644),
+];
 
 /// Makes both.
 ///
@@ -89,7 +95,9 @@ fn stage(sources: &Path, built: &Path, root: &Path) -> Result<()> {
     for name in DOCUMENTS {
         put(&sources.join(name), &documents.join(name), 0o644)?;
     }
-    put_all(&sources.join("docs"), &documents.join("docs"), 0o644)?;
+    for folder in ["docs", "docs/screenshots"] {
+        put_all(&sources.join(folder), &documents.join(folder), 0o644)?;
+    }
     let examples = documents.join("examples");
     put(&sources.join("conf/aimaster.json"), &examples.join("aimaster.json"), 0o644)?;
     for (name, mode) in EXAMPLES {

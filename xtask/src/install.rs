@@ -106,14 +106,16 @@ pub fn sources() -> Result<&'static Path> {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the source tree")
 }
 
-/// Copies all files of a folder.
+/// Copies all files of a folder; folders in it stay where they are.
 ///
 /// # Errors
 /// It can't be read, or one can't be written.
 pub fn put_all(from: &Path, to: &Path, mode: u32) -> Result<()> {
     for file in fs::read_dir(from).with_context(|| format!("can't list {}", from.display()))? {
         let file = file?;
-        put(&file.path(), &to.join(file.file_name()), mode)?;
+        if file.file_type()?.is_file() {
+            put(&file.path(), &to.join(file.file_name()), mode)?;
+        }
     }
     Ok(())
 }

@@ -244,7 +244,7 @@ fn test(only: Option<&str>) -> Result<()> {
     stages.run("format", || cargo(&["fmt", "--all", "--check"]));
     stages.run("lint", || cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]));
     // The cluster tests run the built plugin and helpers, so everything is built before they start.
-    stages.run("build", || cargo(&["build", "--workspace", "--all-targets"]));
+    stages.run("build", || cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"]));
     // Most tests wait for something, so more of them run at once than there are cores; those that measure the machine keep
     // all others away. All packages in one call: alone, a package's dependencies have other features and are compiled again.
     stages.run("tests", || cargo(&["test", "--workspace", "--no-fail-fast", "--", "--test-threads=7"]));

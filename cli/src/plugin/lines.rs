@@ -27,7 +27,7 @@ const MODE: u32 = 0o644;
 /// Puts the line in, if there is none; says what was done.
 pub fn on(conf: &Path, plugin: &Path) -> Result<String> {
     let shown = conf.display();
-    let there = conf.exists();
+    let there = is_there(conf)?;
     if there {
         let found = plugstack::look(conf, &[]);
         if let Some(why) = found.unreadable {
@@ -61,7 +61,7 @@ pub fn on(conf: &Path, plugin: &Path) -> Result<String> {
 /// Takes it out, wherever it stands; says what was done.
 pub fn off(conf: &Path) -> Result<Vec<String>> {
     let mut said = Vec::new();
-    if !conf.exists() {
+    if !is_there(conf)? {
         return Ok(said);
     }
     let found = plugstack::look(conf, &[]);
@@ -83,6 +83,15 @@ pub fn off(conf: &Path) -> Result<Vec<String>> {
         said.push(format!("{}:{} is the site's own line and stays", line.file.display(), line.line));
     }
     Ok(said)
+}
+
+/// Whether there is such a file. A link that leads nowhere now is no missing file: what it leads to is the site's.
+fn is_there(path: &Path) -> Result<bool> {
+    let leads = path.try_exists().with_context(|| format!("can't look at {}", path.display()))?;
+    if !leads && path.symlink_metadata().is_ok() {
+        anyhow::bail!("{} is a link that leads to no file: is its storage mounted?", path.display());
+    }
+    Ok(leads)
 }
 
 /// The text without our line and its mark; none if it isn't there. Words that the site added to our line go with it.
@@ -109,10 +118,11 @@ fn included(conf: &Path, text: &str) -> Option<PathBuf> {
         let Line::Include(wanted) = Line::parse(line) else { return None };
         let wanted = folder.join(wanted);
         let name = wanted.file_name()?.to_str()?;
-        // A name without a pattern is a file of the site's.
-        let fits = name.contains(['*', '?']) && pattern::fits(name, OWN_FILE);
+        // A name without a pattern is a file of the site's; sets in brackets are not looked at as closely as Slurm does.
+        let fits = name.contains(['*', '?']) && !name.contains('[') && pattern::fits(name, OWN_FILE);
         let inside = wanted.parent().filter(|folder| folder.is_dir())?;
-        (fits && !inside.join(OWN_FILE).exists()).then(|| inside.join(OWN_FILE))
+        let free = inside.join(OWN_FILE).symlink_metadata().is_err();
+        (fits && free).then(|| inside.join(OWN_FILE))
     })
 }
 

@@ -212,7 +212,11 @@ const PLUGIN: &[Row] = &[
     (|f| f.plugin.lines.push(f.plugin.lines[0].clone()), "plugstack_twice", "keep one"),
     (|f| line(f, "optional spank_aimaster.so helper=/x"), "plugstack_arguments", "plugstack.conf:1"),
     (|f| f.plugin.file.as_mut().unwrap().is = Is::Nothing, "plugin_missing", "install the plugin"),
-    (|f| f.plugin.stamp = Some(Ok(Release::parse("24.11.5").unwrap())), "plugin_stamp", "aimaster plugin stamp"),
+    (
+        |f| f.plugin.stamp = Some(Ok(Release::parse("24.11.5").unwrap())),
+        "plugin_stamp",
+        "aimaster plugin stamp",
+    ),
     (|f| f.plugin.stamp = Some(Err("it is no ELF file".into())), "plugin_stamp", "install it again"),
     (|f| open(f.plugin.file.as_mut().unwrap()), "plugin_open", "chown root"),
     (|f| line(f, "optional spank_aimaster.so prolog=off"), "prolog_off", "take prolog=off out"),

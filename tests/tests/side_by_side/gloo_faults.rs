@@ -9,7 +9,7 @@ use aimaster_tests::{Cluster, Told, product, side_by_side};
 const CHECK: [&str; 3] = ["-N4", "--sanity-fail-action=retain", "--sanity-check=pytorch_gloo_2"];
 
 /// A torch that does not start is given up soon.
-const POLICY: &str = "time = { torch_start_s = 12, max_deadline_s = 100 }";
+const POLICY: &str = "time = { torch_start_s = 25, max_deadline_s = 100 }";
 
 /// Where the nodes find their python, the real one at first.
 const PYTHON_DIR: &str = "/opt/aimaster/python";
@@ -80,7 +80,7 @@ fn a_torch_that_is_absent_broken_hanging_or_wrong_is_said() {
 
     for (script, words) in [
         ("echo 'ImportError: libtorch_cpu.so: invalid ELF header' >&2; exit 1", "invalid ELF header"),
-        ("exec sleep 300", "12"),
+        ("exec sleep 300", "25"),
         ("echo 'hello, I am no JSON'; exec sleep 300", "hello"),
     ] {
         let told = site.told(Some(script));
