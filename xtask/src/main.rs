@@ -247,6 +247,6 @@ fn test(only: Option<&str>) -> Result<()> {
     stages.run("build", || cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"]));
     // Most tests wait for something, so more of them run at once than there are cores; those that measure the machine keep
     // all others away. All packages in one call: alone, a package's dependencies have other features and are compiled again.
-    stages.run("tests", || cargo(&["test", "--workspace", "--no-fail-fast", "--", "--test-threads=7"]));
+    stages.run("tests", || cargo(&["test", "--workspace", "--no-fail-fast", "--", "--test-threads=6"]));
     stages.finish()
 }

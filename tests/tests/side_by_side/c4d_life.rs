@@ -103,7 +103,11 @@ fn a_requeued_job_starts_with_a_new_agent() {
     let cluster = c4d::boot(Cluster::builder().nodes(1), "").unwrap();
     let job = cluster.submit(LONG, ["--requeue", FLAG]).unwrap();
     let (_, first) = watched(&cluster, &["n1"]);
-    let report = cluster.runtime_report("n1", job, 0).unwrap();
+    // It writes once it is on its way.
+    let kept = |restart| {
+        wait::until(SOON, "its report", || Ok(cluster.runtime_report("n1", job, restart).ok())).unwrap()
+    };
+    let report = kept(0);
     assert_eq!(report["check_number"], 1, "{report:#}");
     cluster.scontrol(["requeue", &job.to_string()]).ok().unwrap();
     let second = wait::until(SOON, "another agent", || {
@@ -112,7 +116,7 @@ fn a_requeued_job_starts_with_a_new_agent() {
     })
     .unwrap();
     assert_eq!(second.len(), 1, "{second:?}");
-    let report = cluster.runtime_report("n1", job, 1).unwrap();
+    let report = kept(1);
     assert_eq!(report["check_number"], 2, "{report:#}");
     assert!(cluster.runtime_report("n1", job, 0).is_err(), "the first run's folder is left");
     cancel(&cluster, job);

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
 
-const POLICY: &str = "host.seconds_per_check = 0.1\n";
+const POLICY: &str = "host.seconds_per_check = 0.3\n";
 
 /// The folder of n1's state, as the policy has it by default; nodes have a /var/lib of their own.
 const STATE: &str = "/var/lib/aimaster/n1";

@@ -107,13 +107,11 @@ fn plugin_and_helpers_are_replaced_under_running_jobs() {
     for (to, what) in [(&other, "to the other"), (&this, "back")] {
         a_running_job_ends_well(&cluster, to, what);
     }
-    for (to, what) in [(&other, "to the other"), (&this, "back")] {
-        a_prolog_under_way_ends_well(&cluster, to, what);
-    }
+    a_prolog_under_way_ends_well(&cluster, &other, "to the other");
     if std::env::var_os(OTHER_VARIABLE).is_none() {
-        an_agent_of_another_version_is_refused_in_clear_words(&cluster, &other, [VERSION, OTHER_VERSION]);
         an_agent_of_another_version_is_refused_in_clear_words(&cluster, &this, [OTHER_VERSION, VERSION]);
     }
+    replace(&cluster, &this);
     // slurmd too is started anew, as after an upgrade of a node.
     for node in NODES {
         cluster.restart_slurmd(node).unwrap();
