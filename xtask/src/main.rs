@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
-use stage::{Stages, cargo};
+use stage::{SIDE_BY_SIDE, Stages, cargo};
 
 /// Tasks of the project.
 #[derive(Parser)]
@@ -245,8 +245,7 @@ fn test(only: Option<&str>) -> Result<()> {
     stages.run("lint", || cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]));
     // The cluster tests run the built plugin and helpers, so everything is built before they start.
     stages.run("build", || cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"]));
-    // Most tests wait for something, so more of them run at once than there are cores; those that measure the machine keep
-    // all others away. All packages in one call: alone, a package's dependencies have other features and are compiled again.
-    stages.run("tests", || cargo(&["test", "--workspace", "--no-fail-fast", "--", "--test-threads=6"]));
+    // All packages in one call: alone, a package's dependencies have other features and are compiled again.
+    stages.run("tests", || cargo(&["test", "--workspace", "--no-fail-fast", "--", SIDE_BY_SIDE]));
     stages.finish()
 }

@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+/// How many tests run at once, for their programs: most of them wait for something, so more than there are cores; those that
+/// measure the machine keep all others away.
+pub const SIDE_BY_SIDE: &str = "--test-threads=6";
+
 /// The stages that ran.
 pub struct Stages {
     only: Option<String>,

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::stage::cargo;
+use crate::stage::{SIDE_BY_SIDE, cargo};
 
 /// Releases of Slurm, and those of Debian in which they are looked for, the steadiest first.
 const RELEASES: &[(&str, &[&str])] = &[("24.11", &["trixie"]), ("26.05", &["forky", "sid"])];
@@ -20,9 +20,6 @@ const ROOT_VARIABLE: &str = "AIMASTER_TESTS_ROOT";
 
 /// The programs of tests that are run.
 const PROGRAMS: [&str; 3] = ["healthy", "deadlines", "side_by_side"];
-
-/// So many at once as in `cargo xtask test`: most of them wait.
-const THREADS: &str = "--test-threads=7";
 
 /// What must hold on each release, and the tests that show it.
 const SCENARIOS: &[(&str, &[&str])] = &[
@@ -157,7 +154,7 @@ fn run(root: &root::Root) -> Result<Shown> {
     command.args(["test", "--workspace", "--no-fail-fast"]);
     command.args(PROGRAMS.iter().flat_map(|program| ["--test", program]));
     // Those that need a newer Slurm than this machine's are marked as ignored.
-    command.args(["--", THREADS, "--include-ignored"]);
+    command.args(["--", SIDE_BY_SIDE, "--include-ignored"]);
     command.args(SCENARIOS.iter().flat_map(|(_, tests)| tests.iter()));
     command.env(ROOT_VARIABLE, &root.path).stdout(Stdio::piped());
     let start = Instant::now();

@@ -8,8 +8,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::site::Site;
+use crate::NODE_DIR;
 use crate::conf::CTL;
-use crate::{NODE_DIR, wait};
 
 /// The library, in the folder of the product.
 const LIBRARY: &str = "clock.so";
@@ -72,8 +72,6 @@ impl Site {
             cluster.stop_slurmctld()?;
             return cluster.start_slurmctld();
         }
-        cluster.restart_slurmd(machine)?;
-        let listens = || Ok(cluster.processes(machine)?.iter().any(|one| one.comm == "slurmd").then_some(()));
-        wait::until(super::site::IDLE, "slurmd is back", listens)
+        cluster.restart_slurmd(machine)
     }
 }

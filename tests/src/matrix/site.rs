@@ -21,7 +21,7 @@ use crate::{NODE_DIR, c4d, product, wait};
 pub const DEADLINE: Duration = Duration::from_secs(8);
 
 /// For all nodes to be idle again. Slurm itself needs as long as a node is not heard, and one more round.
-pub(super) const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_secs(60);
 
 /// All phases fit into the deadline several times on an idle machine.
 const POLICY: &str = "
