@@ -119,14 +119,8 @@ impl Cluster {
     /// # Errors
     /// scontrol does not answer.
     pub fn drained(&self) -> Result<Vec<(String, String)>> {
-        let mut drained = Vec::new();
-        for name in self.nodes() {
-            let node = self.node(name)?;
-            if node.is("DRAIN") {
-                drained.push((name.to_owned(), node.reason.clone().unwrap_or_default()));
-            }
-        }
-        Ok(drained)
+        let drained = self.all_nodes()?.into_iter().filter(|(_, node)| node.is("DRAIN"));
+        Ok(drained.map(|(name, node)| (name, node.reason.unwrap_or_default())).collect())
     }
 
     /// `aimaster` on the login node as alice.

@@ -143,7 +143,19 @@ impl Cluster {
     pub fn node(&self, name: &str) -> Result<NodeInfo> {
         let output = self.scontrol(["show", "node", name]).ok()?;
         let record = fields::parse(&output.stdout).into_iter().next();
-        Ok(NodeInfo::from_record(record.ok_or_else(|| anyhow!("scontrol shows no node {name}"))?))
+        let record = record.ok_or_else(|| anyhow!("scontrol shows no node {name}: {output:?}"))?;
+        Ok(NodeInfo::from_record(record))
+    }
+
+    /// All nodes as the controller sees them, by name.
+    pub fn all_nodes(&self) -> Result<Vec<(String, NodeInfo)>> {
+        let output = self.scontrol(["show", "node"]).ok()?;
+        let records = fields::parse(&output.stdout).into_iter();
+        let all: Vec<_> = records.map(|r| (r.get("NodeName").to_owned(), NodeInfo::from_record(r))).collect();
+        if all.len() < self.nodes().len() {
+            bail!("scontrol shows {} nodes: {output:?}", all.len());
+        }
+        Ok(all)
     }
 
     /// Waits until the controller sees a node in a certain way.

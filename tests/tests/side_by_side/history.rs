@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use aimaster_tests::{ALICE, Cluster, NODE_DIR, Told, product, side_by_side};
+use aimaster_tests::{ALICE, Cluster, NODE_DIR, Told, product, side_by_side, wait};
 use diag::history::{Entry, Key};
 use jiff::{SignedDuration, Timestamp};
 use prolog::history::store;
@@ -24,6 +24,23 @@ fn checked(cluster: &Cluster) -> Told {
     assert_eq!((told.outcome(), told.started()), ("PASS", true), "{told}");
     assert!(told.drained.is_empty(), "{told}");
     told
+}
+
+/// The same, and n1 remembers it: a disk that needs more than a second, beside six other clusters, costs a job its place there
+/// and the log has a line of that.
+fn kept(cluster: &Cluster) -> Told {
+    let late = |line: &str| line.contains("history: the disk does not answer");
+    for _ in 0..5 {
+        let before = cluster.syslog("n1").lines().filter(|line| late(line)).count();
+        let told = checked(cluster);
+        let there = || Ok(jobs(cluster, "gemm_flops").contains(&told.job.0).then_some(()));
+        if wait::until(Duration::from_secs(5), "this job in the history", there).is_ok() {
+            return told;
+        }
+        let syslog = cluster.syslog("n1");
+        assert!(syslog.lines().filter(|line| late(line)).count() > before, "{told}\n{syslog}");
+    }
+    panic!("this machine's disk is too slow: it did not answer five jobs within a second");
 }
 
 /// What n1 remembers, by the command of its admin.
@@ -52,9 +69,9 @@ fn jobs(cluster: &Cluster, check: &str) -> Vec<u32> {
 fn a_node_remembers_over_restarts_and_only_root_reads_it() {
     let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(2), POLICY).unwrap();
-    let mut ran: Vec<u32> = (0..2).map(|_| checked(&cluster).job.0).collect();
+    let mut ran: Vec<u32> = (0..2).map(|_| kept(&cluster).job.0).collect();
     cluster.restart_slurmd("n1").unwrap();
-    ran.push(checked(&cluster).job.0);
+    ran.push(kept(&cluster).job.0);
     assert_eq!((jobs(&cluster, "gemm_flops"), jobs(&cluster, "all_reduce_2")), (ran.clone(), ran.clone()));
     let all = remembered(&cluster);
     let pair = all.iter().find(|(key, _)| key.check.to_string() == "all_reduce_2").unwrap();
@@ -79,12 +96,12 @@ fn a_node_remembers_over_restarts_and_only_root_reads_it() {
 fn whatever_becomes_of_the_file_the_job_starts() {
     let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(2), POLICY).unwrap();
-    checked(&cluster);
+    kept(&cluster);
     let file = format!("{STATE}/{}", store::FILE);
 
     // F01, F03: garbage is set aside, said once, and the job at hand begins anew.
     cluster.write_file("n1", &file, "this is no store\n").unwrap();
-    let job = checked(&cluster).job.0;
+    let job = kept(&cluster).job.0;
     assert_eq!(jobs(&cluster, "gemm_flops"), [job]);
     let aside = cluster.read_file("n1", &format!("{STATE}/{}", store::ASIDE)).unwrap();
     assert_eq!(aside, "this is no store\n");
@@ -95,12 +112,17 @@ fn whatever_becomes_of_the_file_the_job_starts() {
     // A disk that is full, and one that can't be written to.
     for (options, word) in [("size=16k,mode=700", "can't be used"), ("ro,mode=700", "can't be opened")] {
         cluster.exec("n1", ["mount", "-t", "tmpfs", "-o", options, "state", STATE]).unwrap().ok().unwrap();
-        checked(&cluster);
+        // A disk that answered too late said something else.
+        let said = (0..5).any(|_| {
+            checked(&cluster);
+            let line = |line: &str| line.contains("history: ") && line.contains(word);
+            cluster.wait_syslog("n1", line, Duration::from_secs(3)).is_ok()
+        });
+        assert!(said, "{word}\n{}", cluster.syslog("n1"));
         cluster.exec("n1", ["umount", STATE]).unwrap().ok().unwrap();
-        cluster.wait_syslog("n1", |line| line.contains("history: ") && line.contains(word), SOON).unwrap();
     }
     // What was there before is there again.
-    let last = checked(&cluster).job.0;
+    let last = kept(&cluster).job.0;
     assert_eq!(jobs(&cluster, "gemm_flops"), [job, last]);
 }
 
@@ -138,11 +160,11 @@ fn a_node_that_was_faster_is_told_of_and_not_drained() {
     let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(2), POLICY).unwrap();
     let notes = |told: &Told| told.report["notes"].to_string();
-    let calm = checked(&cluster);
+    let calm = kept(&cluster);
     assert!(!notes(&calm).contains("declining"), "{calm}");
 
     plant(&cluster, 50.0);
-    let told = checked(&cluster);
+    let told = kept(&cluster);
     println!("{told}");
     let said = notes(&told);
     assert!(said.contains("n1: gemm_flops is declining") && said.contains("in 12 earlier ones"), "{told}");
