@@ -1,6 +1,6 @@
 //! What a node remembers of its own results: it outlives slurmd, is root's alone, costs no job anything whatever becomes of
 //! it, and says when a part does less than it did.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
 use std::time::Duration;
 
