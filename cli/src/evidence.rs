@@ -10,9 +10,10 @@ use cluster::report_file::REPORT_FILE;
 use diag::policy::{Paths, Policy};
 use diag::report::{Report, printable};
 use prolog::alone::CHECK_NODE;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
+use zeroize::Zeroizing;
 
 use crate::undrain::Arguments;
 use crate::{files, report};
@@ -24,8 +25,8 @@ const HELPERS: &str = diag::plugstack::HELPERS;
 /// Beyond the checks' own deadline, how long the helper may take to end.
 const SLACK: Duration = Duration::from_secs(15);
 
-/// Longest report of one node: some findings of 8 or 16 GPUs.
-const MOST_BYTES: u64 = 4 << 20;
+/// Longest report: some findings of 8 or 16 GPUs a node, of the nodes of a step.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// The report of a job's last check. A file that its user could have written proves nothing.
 ///
@@ -73,7 +74,7 @@ async fn checked(
 ) -> Result<Report> {
     let mut command = helper(arguments.helpers.as_deref())?;
     command.arg(node).arg("--gpus").arg(gpus.to_string()).arg("--policy").arg(policy_file);
-    report_of(command, policy).await
+    report_of(command, policy, None).await
 }
 
 /// The program that runs the checks of a node by itself; the node and what is wanted of it are to follow.
@@ -95,14 +96,22 @@ pub fn helper(folder: Option<&Path>) -> Result<Command> {
     Ok(command)
 }
 
-/// The report that it prints.
+/// The report that it prints. A key that the nodes have in common goes through a pipe, where nobody else sees it.
 ///
 /// # Errors
 /// It does not start, fails or takes too long, or what it prints is none.
-pub async fn report_of(mut command: Command, policy: &Policy) -> Result<Report> {
+pub async fn report_of(
+    mut command: Command,
+    policy: &Policy,
+    key: Option<&Zeroizing<String>>,
+) -> Result<Report> {
     let shown = command.as_std().get_program().to_string_lossy().into_owned();
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stdin(if key.is_some() { Stdio::piped() } else { Stdio::null() }).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("can't run {shown}"))?;
+    if let (Some(mut input), Some(key)) = (child.stdin.take(), key) {
+        // Some dozen bytes, which a pipe always holds.
+        input.write_all(key.as_bytes()).await.with_context(|| format!("{shown} did not take the key"))?;
+    }
     let out = child.stdout.take().context("the helper has no output")?;
     let bound = Duration::from_secs(policy.time.max_deadline_s.into()) + SLACK;
     let mut text = String::new();

@@ -57,7 +57,7 @@ enum Command {
     ///
     /// Exit code: 0, or 2 where nothing of that name is known: then what is near is named.
     Explain(explain::Arguments),
-    /// Measures this machine now, with the checks of single nodes; no root is needed.
+    /// Measures this machine now, or in a job step its nodes; no root is needed.
     ///
     /// Nothing in Slurm is changed, whatever is found. Exit code: 0 pass, 1 fault, 2 it can't be run, 3 SUSPECT, ERROR or skipped.
     Check(check::Arguments),

@@ -1,4 +1,4 @@
-//! Who may join a meeting: sealed credentials, by MUNGE or by the site's key file.
+//! Who may join a meeting: sealed credentials, by MUNGE or by a key that the nodes have in common.
 //!
 //! A sealed payload can be read and made by the trusted user alone. That it is fresh and meant for this meeting
 //! is the handshake's business.
@@ -15,8 +15,8 @@ use crate::munge::{Munge, MungeError};
 
 /// A key file that is shorter could be a password; 32 bytes is what BLAKE3 keys with.
 const MIN_KEY_BYTES: usize = 32;
-/// More is certainly not a key.
-const MAX_KEY_BYTES: u64 = 64 * 1024;
+/// Most bytes of a secret: more is certainly not a key.
+pub const MOST_KEY_BYTES: u64 = 64 * 1024;
 const NONCE_BYTES: usize = 32;
 const MAC_BYTES: usize = 32;
 /// `O_NOFOLLOW | O_NONBLOCK`: no link is followed, and a FIFO in the file's place doesn't hang us.
@@ -37,7 +37,7 @@ pub enum AuthError {
         trusted: u32,
     },
     /// Not sealed with this key.
-    #[error("the credential was not made with this site's key file")]
+    #[error("the credential was not made with the same key")]
     Forged,
     /// The machine gives no random numbers.
     #[error("no random numbers from the system")]
@@ -83,7 +83,7 @@ pub enum KeyFileError {
     },
 }
 
-/// The site's secret where there is no MUNGE: the same file on all nodes.
+/// A secret where there is no MUNGE: the same file on all nodes, or what they were told another way.
 #[derive(Clone)]
 pub struct SiteKey {
     key: Arc<Zeroizing<[u8; 32]>>,
@@ -113,11 +113,19 @@ impl SiteKey {
             });
         }
         let mut bytes = Zeroizing::new(Vec::with_capacity(4096));
-        file.take(MAX_KEY_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() < MIN_KEY_BYTES || bytes.len() as u64 > MAX_KEY_BYTES {
+        file.take(MOST_KEY_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() < MIN_KEY_BYTES || bytes.len() as u64 > MOST_KEY_BYTES {
             return Err(KeyFileError::Length { path: path.to_owned(), length: bytes.len() });
         }
         Ok(Self::from_secret(&bytes))
+    }
+
+    /// From a secret that is written as hexadecimal digits; `None`: it is not, or too short or too long.
+    #[must_use]
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let bytes = Zeroizing::new(unhex(text.trim())?);
+        let fits = bytes.len() >= MIN_KEY_BYTES && bytes.len() as u64 <= MOST_KEY_BYTES;
+        fits.then(|| Self::from_secret(&bytes))
     }
 
     /// From a secret that is already in memory.
@@ -179,8 +187,8 @@ pub enum Authenticator {
         /// Who makes and reads credentials.
         trusted: u32,
     },
-    /// By the site's key file.
-    KeyFile(SiteKey),
+    /// By a secret that they have in common: the site's key file, or one that was made for this run alone.
+    Key(SiteKey),
 }
 
 impl Authenticator {
@@ -190,7 +198,7 @@ impl Authenticator {
     /// See [`AuthError`].
     pub async fn seal(&self, payload: Zeroizing<Vec<u8>>) -> Result<String, AuthError> {
         match self {
-            Self::KeyFile(key) => key.seal(&payload),
+            Self::Key(key) => key.seal(&payload),
             Self::Munge { munge, trusted } => {
                 let (munge, trusted) = (munge.clone(), *trusted);
                 Ok(blocking(move || munge.encode(&payload, trusted)).await??)
@@ -204,7 +212,7 @@ impl Authenticator {
     /// See [`AuthError`].
     pub async fn open(&self, credential: String) -> Result<Zeroizing<Vec<u8>>, AuthError> {
         match self {
-            Self::KeyFile(key) => key.open(&credential),
+            Self::Key(key) => key.open(&credential),
             Self::Munge { munge, trusted } => {
                 let (munge, trusted) = (munge.clone(), *trusted);
                 let decoded = blocking(move || munge.decode(&credential)).await??;

@@ -45,7 +45,7 @@ fn listener() -> Identity {
         job: job(),
         nodes: NODES.map(str::to_owned).into(),
         me: 0,
-        auth: Authenticator::KeyFile(SiteKey::from_secret(&[7; 64])),
+        auth: Authenticator::Key(SiteKey::from_secret(&[7; 64])),
         facts,
         began: Instant::now(),
         data_key: None,

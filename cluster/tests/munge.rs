@@ -143,7 +143,7 @@ async fn a_key_file_must_be_a_private_regular_file() {
     assert!(matches!(SiteKey::read(&path("short"), owner), Err(KeyFileError::Length { length: 31, .. })));
     assert!(matches!(SiteKey::read(&path("link"), owner), Err(KeyFileError::Read { .. })));
     assert!(matches!(SiteKey::read(folder.path(), owner), Err(KeyFileError::Unsafe { .. })));
-    let auth = Authenticator::KeyFile(key);
+    let auth = Authenticator::Key(key);
     let sealed = auth.seal(b"secret".to_vec().into()).await.unwrap();
     assert_eq!(&**auth.open(sealed.clone()).await.unwrap(), b"secret");
     for at in [0, 40, 70, sealed.len() - 1] {

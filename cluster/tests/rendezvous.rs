@@ -215,7 +215,7 @@ async fn another_jobs_or_sites_or_restarts_hello_is_refused_and_logged() {
     let mut other_restart = job.config(2);
     other_restart.job.restart = 1;
     let mut other_site = job.config(2);
-    other_site.auth = Authenticator::KeyFile(SiteKey::from_secret(&[8; 64]));
+    other_site.auth = Authenticator::Key(SiteKey::from_secret(&[8; 64]));
     let strangers = [other_job, other_restart, other_site].map(|mut config| {
         config.join_window = Duration::from_millis(300);
         tokio::spawn(meet(config, facts()))

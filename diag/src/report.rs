@@ -22,7 +22,7 @@ pub struct Report {
     pub job_id: u32,
     /// The cluster's name.
     pub cluster: String,
-    /// 1 for the first start of the job, 2 after its first restart, ...
+    /// 1 for the first start of the job, 2 after its first restart, ...; 0: on demand, and nothing becomes of a job.
     pub check_number: u32,
     /// What measured.
     pub engine: Engine,
@@ -193,18 +193,18 @@ impl Report {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let seconds = self.seconds();
+        let (seconds, engine, outcome) = (self.seconds(), self.engine, self.outcome);
+        let cluster = printable(&self.cluster);
         // Writing to a String can't fail.
-        _ = writeln!(
-            text,
-            "job {} on {} (check {}, engine {}): {} after {seconds:.1} s; the job: {}",
-            self.job_id,
-            printable(&self.cluster),
-            self.check_number,
-            self.engine,
-            self.outcome,
-            printable(&self.action)
-        );
+        _ = match self.check_number {
+            0 => writeln!(text, "on demand, on {cluster} (engine {engine}): {outcome} after {seconds:.1} s"),
+            number => writeln!(
+                text,
+                "job {} on {cluster} (check {number}, engine {engine}): {outcome} after {seconds:.1} s; the job: {}",
+                self.job_id,
+                printable(&self.action)
+            ),
+        };
         _ = writeln!(text, "{}", printable(&self.summary));
         if !self.drained.is_empty() {
             _ = writeln!(text, "drained: {}", printable(&self.drained.join(", ")));

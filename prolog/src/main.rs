@@ -157,7 +157,7 @@ async fn meet(assignment: &Assignment, begun: Instant, events: &Events) -> Check
     announce(deadline - begun + CONCLUSION);
     let Watching { mut stopping, task, .. } = watching(assignment, deadline, events);
     let facts = meeting::bare_facts(assignment).await;
-    let met = match meeting::session(assignment, &facts, events, &mut stopping).await {
+    let met = match meeting::session(assignment, None, &facts, events, &mut stopping).await {
         Ok(mut session) => {
             let met = agent::met(&session);
             // Nobody leaves before everybody has the roster.
@@ -219,7 +219,7 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
     }
     let recalled = history::recall(assignment);
     let (mut worker, facts) = meeting::facts(assignment).await;
-    let mut session = match meeting::session(assignment, &facts, events, &mut stopping).await {
+    let mut session = match meeting::session(assignment, None, &facts, events, &mut stopping).await {
         Ok(session) => session,
         Err(error) => {
             meeting::dismiss(worker, events).await;

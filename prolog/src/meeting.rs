@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use cluster::auth::Authenticator;
+use cluster::auth::{Authenticator, SiteKey};
 use cluster::munge::{Munge, MungeError};
 use cluster::rendezvous::{JobKey, MeetConfig, meet_unless};
 use cluster::session::Session;
@@ -134,12 +134,13 @@ pub async fn worker(program: &Path, assignment: &Assignment) -> Result<(Worker, 
     Ok((worker, ports))
 }
 
-/// Meets the other nodes of the job, unless something stops the run.
+/// Meets the other nodes of the job, unless something stops the run. Who may join is MUNGE's word, or a key's where there is one.
 ///
 /// # Errors
 /// If this node can't prove who it is, or no leader was found.
 pub async fn session(
     assignment: &Assignment,
+    key: Option<SiteKey>,
     facts: &NodeFacts,
     events: &Events,
     stopping: &mut Stopping,
@@ -147,7 +148,14 @@ pub async fn session(
     let Assignment { job, policy, .. } = assignment;
     let path = config::locate(job.slurm_conf.as_deref())?;
     let conf = slurm_conf(assignment)?;
-    let munge = munge(policy, &conf)?;
+    let auth = match key {
+        Some(key) => Authenticator::Key(key),
+        // Slurm's prologs run as SlurmdUser on every node, and so does this one.
+        None => Authenticator::Munge {
+            munge: munge(policy, &conf)?,
+            trusted: rustix::process::geteuid().as_raw(),
+        },
+    };
     let mut addresses = BTreeMap::new();
     for (node, name) in (0..2).zip(&job.nodes) {
         let within = Instant::now() + RESOLVE_WAIT;
@@ -171,8 +179,7 @@ pub async fn session(
         ports: policy.network.port_first..=policy.network.port_last,
         leaves,
         join_window: Duration::from_secs(policy.time.join_s.into()),
-        // Slurm's prologs run as SlurmdUser on every node, and so does this one.
-        auth: Authenticator::Munge { munge, trusted: rustix::process::geteuid().as_raw() },
+        auth,
         log: events.sink(),
     };
     let stop = async { stopping.stopped().await.to_string() };

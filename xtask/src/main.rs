@@ -60,6 +60,8 @@ enum Task {
     },
     /// Run jobs with the plugin inside srun, sbatch, salloc, slurmd and slurmstepd under valgrind.
     Valgrind,
+    /// Build `aimaster` with its feature `mpi` against Debian's Open MPI, and try it under `srun --mpi=pmix`.
+    Mpi,
     /// Run thousands of jobs without checks and hundreds with them: none may leave memory, descriptors, files or processes
     /// behind. Prints a table; takes half an hour.
     Leaks {
@@ -145,6 +147,7 @@ fn main() -> Result<()> {
         Task::Matrix { words, unfinished, clusters } => matrix(&words, unfinished, clusters),
         Task::Versions { release } => versions(release.as_deref()),
         Task::Valgrind => valgrind(),
+        Task::Mpi => mpi(),
         Task::Leaks { plain, suites } => leaks(plain, suites),
         Task::Bench { what: Bench::Gpu { repeats } } => bench("prolog", "gpu", repeats),
         Task::Bench { what: Bench::Telemetry { repeats } } => bench_telemetry(repeats),
@@ -194,6 +197,23 @@ fn matrix(words: &[String], unfinished: bool, clusters: u32) -> Result<()> {
 fn versions(release: Option<&str>) -> Result<()> {
     packages::install()?;
     versions::versions(release)
+}
+
+fn mpi() -> Result<()> {
+    const TEST: &str = "check_in_a_step::tasks_of_mpi_need_no_munge";
+    packages::install()?;
+    packages::install_these(packages::MPI)?;
+    cargo(&["build", "--quiet", "--workspace"])?;
+    // A folder of its own, so that the other programs and tests keep the one without.
+    let folder = std::path::absolute("target/mpi")?;
+    let build = ["build", "--quiet", "--package", "cli", "--features", "mpi", "--target-dir"];
+    stage::run(stage::cargo_command().args(build).arg(&folder))?;
+    let with =
+        ["test", "--quiet", "--package", "cli", "--features", "mpi", "--bin", "aimaster", "--target-dir"];
+    stage::run(stage::cargo_command().args(with).arg(&folder).args(["--", "check::"]))?;
+    let test =
+        ["test", "--workspace", "--test", "side_by_side", "--", "--ignored", "--exact", TEST, "--nocapture"];
+    stage::run(stage::cargo_command().args(test).env("AIMASTER_MPI_PROGRAM", folder.join("debug/aimaster")))
 }
 
 fn valgrind() -> Result<()> {

@@ -30,6 +30,9 @@ const PACKAGES: &[&str] = &[
 /// What `cargo xtask valgrind` needs on top: valgrind reads the symbols of the C library.
 pub const VALGRIND: &[&str] = &["valgrind", "libc6-dbg"];
 
+/// What `cargo xtask mpi` needs on top: Open MPI, what Slurm starts its tasks with, and what reads its headers.
+pub const MPI: &[&str] = &["openmpi-bin", "libopenmpi-dev", "libpmix2", "libclang-dev"];
+
 /// What `cargo xtask screenshots` needs on top: a browser, and letters for it.
 pub const BROWSER: &[&str] = &["chromium", "fonts-dejavu-core"];
 

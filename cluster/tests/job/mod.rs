@@ -50,7 +50,7 @@ impl Job {
             ports: self.first_port..=self.first_port + 15,
             leaves: diag::topology::Leaves::default(),
             join_window: self.window,
-            auth: Authenticator::KeyFile(SiteKey::from_secret(&[7; 64])),
+            auth: Authenticator::Key(SiteKey::from_secret(&[7; 64])),
             log: LogSink::new(move |line| lines.lock().unwrap().push(line.to_owned())),
         }
     }

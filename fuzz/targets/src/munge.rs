@@ -23,8 +23,8 @@ pub fn run(data: &[u8]) {
 }
 
 async fn sealed(bytes: &[u8]) {
-    let site = Authenticator::KeyFile(SiteKey::from_secret(&[7; 64]));
-    let other = Authenticator::KeyFile(SiteKey::from_secret(&[8; 64]));
+    let site = Authenticator::Key(SiteKey::from_secret(&[7; 64]));
+    let other = Authenticator::Key(SiteKey::from_secret(&[8; 64]));
     // A text that nobody sealed.
     let forged = site.open(holds::text(bytes).into_owned()).await;
     holds::line(&forged.unwrap_err().to_string(), 200);

@@ -6,6 +6,7 @@ mod c4d_judged;
 mod c4d_life;
 mod c4d_ranks;
 mod c4d_report;
+mod check_in_a_step;
 mod cluster_nodes;
 mod config_faults;
 mod controller;
