@@ -97,18 +97,31 @@ pub fn text(path: &Path, most: u64) -> Result<String> {
     Ok(owned_text(path, most)?.0)
 }
 
+/// The same of a file of somebody else's, in whatever letters he writes.
+///
+/// # Errors
+/// It is no such file, or can't be read.
+pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
+    Ok(owned_bytes(path, most)?.0)
+}
+
 fn owned_text(path: &Path, most: u64) -> Result<(String, u32)> {
+    let (bytes, owner) = owned_bytes(path, most)?;
+    Ok((String::from_utf8(bytes).context("it is no text in UTF-8")?, owner))
+}
+
+fn owned_bytes(path: &Path, most: u64) -> Result<(Vec<u8>, u32)> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file: File = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         bail!("it is no plain file");
     }
-    let mut text = String::new();
-    if file.take(most + 1).read_to_string(&mut text)? as u64 > most {
+    let mut bytes = Vec::new();
+    if file.take(most + 1).read_to_end(&mut bytes)? as u64 > most {
         bail!("it is longer than {} MiB", most >> 20);
     }
-    Ok((text, metadata.uid()))
+    Ok((bytes, metadata.uid()))
 }
 
 /// The folder of a check: of the wanted one, else of the last; of the only cluster that has it.

@@ -4,11 +4,10 @@
 //! Slurm is upgraded and before they are removed.
 
 mod lines;
+mod put;
 mod release;
 
-use std::fs::{self, Permissions};
-use std::io::Write as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,10 +18,11 @@ use cluster::slurm::stamp;
 use diag::doctor::facts::Release;
 use diag::plugstack::{HELPERS, PLUGIN};
 
-use crate::doctor::plugstack::MOST_PLUGIN_BYTES;
+use crate::doctor::plugstack::{MOST_PLUGIN_BYTES, stamp_of};
+use put::{Rights, put};
 
 /// What a package brings: the plugin with no release in it.
-const UNSTAMPED: &str = "spank_aimaster.so.unstamped";
+pub const UNSTAMPED: &str = "spank_aimaster.so.unstamped";
 
 /// How long a program of Slurm's may take from reading plugstack.conf to loading what its lines name: some milliseconds.
 const GRACE: Duration = Duration::from_secs(1);
@@ -69,34 +69,9 @@ pub fn run(command: &Command) -> Result<ExitCode> {
             place.stamp(release::find(place.slurm.as_deref())?)?;
             place.on()?;
         }
-        Command::Off(place) => drop(place.off()?),
-        Command::Configure(place) => match release::find(place.slurm.as_deref()) {
-            Ok(release) => {
-                // A site that has switched it off wants it to stay so after an upgrade.
-                let first = !place.plugin().exists();
-                place.stamp(release)?;
-                // Without its line it is not there yet: the next call tries again.
-                if first && let Err(error) = place.on() {
-                    let _ = fs::remove_file(place.plugin());
-                    return Err(error);
-                }
-            }
-            Err(error) => say(&format!(
-                "{error:#}; then: `aimaster plugin on`, with --slurm RELEASE where it can't be told"
-            )),
-        },
-        Command::Unconfigure(place) => {
-            if place.off()? {
-                // Who has read the line finds the file.
-                std::thread::sleep(GRACE);
-            }
-            match fs::remove_file(place.plugin()) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(error).with_context(|| format!("can't remove {}", place.plugin().display()))?;
-                }
-                _ => {}
-            }
-        }
+        Command::Off(place) => _ = place.conf()?.as_deref().map_or(Ok(false), take_out)?,
+        Command::Configure(place) => place.configure(release::find(place.slurm.as_deref()))?,
+        Command::Unconfigure(place) => place.unconfigure()?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -122,7 +97,7 @@ impl Place {
             say(&format!("{shown} is the one for Slurm {release}"));
             return Ok(());
         }
-        put(&to, &bytes, 0o644, None)?;
+        put(&to, &bytes, &Rights::new(0o644))?;
         let before = there.and_then(|bytes| stamp::stamped(&bytes).ok()).map(Release::of_number);
         // A slurmd of the new release that found the old plugin calls no prolog of it.
         let restart = match before {
@@ -135,18 +110,62 @@ impl Place {
         Ok(())
     }
 
+    /// `found`: the Slurm of this machine.
+    fn configure(&self, found: Result<Release>) -> Result<()> {
+        let plugin = self.plugin();
+        let error = match found {
+            Ok(release) => {
+                // A site that has switched it off wants it to stay so after an upgrade.
+                let first = !plugin.exists();
+                self.stamp(release)?;
+                // Without its line it is not there yet: the next call tries again.
+                if first && let Err(error) = self.on() {
+                    let _ = fs::remove_file(plugin);
+                    return Err(error);
+                }
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        // One that is there was made for a Slurm that somebody named; plugin and helpers have to be of one version.
+        if let Some(release) = stamp_of(&plugin).ok().filter(|_| self.slurm.is_none()) {
+            say(&format!("{error:#}; the plugin that is there says {release}"));
+            return self.stamp(release);
+        }
+        say(&format!(
+            "{error:#}; the plugin is not in place: `aimaster plugin on` makes it, with --slurm RELEASE where it can't be told"
+        ));
+        Ok(())
+    }
+
+    fn unconfigure(&self) -> Result<()> {
+        let (conf, plugin) = (self.conf()?, self.plugin());
+        if conf.as_deref().map_or(Ok(false), take_out)? {
+            // Who has read the line finds the file.
+            std::thread::sleep(GRACE);
+        }
+        let needed = conf.and_then(|conf| lines::requires(&conf, &plugin));
+        if let Some(line) = needed.filter(|_| plugin.exists()) {
+            say(&format!(
+                "{} stays, for {}:{} makes every srun fail without it: take that line out, then remove the file",
+                plugin.display(),
+                line.file.display(),
+                line.line
+            ));
+            return Ok(());
+        }
+        match fs::remove_file(&plugin) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("can't remove {}", plugin.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn on(&self) -> Result<()> {
         let Some(conf) = self.conf()? else { return Ok(()) };
         say(&lines::on(&conf, &self.plugin())?);
         Ok(())
-    }
-
-    /// Whether there was a line to take out.
-    fn off(&self) -> Result<bool> {
-        let Some(conf) = self.conf()? else { return Ok(false) };
-        let said = lines::off(&conf)?;
-        said.iter().for_each(|text| say(text));
-        Ok(!said.is_empty())
     }
 
     /// The file of lines, unless it is another machine's; then that is said.
@@ -176,6 +195,13 @@ impl Place {
     }
 }
 
+/// Takes our line out; whether there was any for the plugin.
+fn take_out(conf: &Path) -> Result<bool> {
+    let said = lines::off(conf)?;
+    said.iter().for_each(|text| say(text));
+    Ok(!said.is_empty())
+}
+
 fn read(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = fs::File::open(path)?;
@@ -186,33 +212,10 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Puts a file in another's place by a rename: whoever reads or has mapped the old one keeps it whole.
-fn put(to: &Path, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<()> {
-    let name = to.file_name().unwrap_or_default().to_string_lossy();
-    // A name with a dot: no pattern of an include fits it. One that a crash left is taken away.
-    // On storage that machines share each has its own.
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let fresh = to.with_file_name(format!(".{name}.{host}.new"));
-    let whole = || -> std::io::Result<()> {
-        let _ = fs::remove_file(&fresh);
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
-        file.write_all(bytes)?;
-        if let Some((user, group)) = owner {
-            fchown(&file, Some(user), Some(group))?;
-        }
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.sync_all()?;
-        fs::rename(&fresh, to)
-    };
-    let written = whole();
-    if written.is_err() {
-        let _ = fs::remove_file(&fresh);
-    }
-    written.with_context(|| format!("can't write {}", to.display()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn place(folder: &Path) -> Place {
@@ -234,6 +237,7 @@ mod tests {
         assert!(rustc.args(options).args([&folder.join(UNSTAMPED), &source]).status().unwrap().success());
     }
 
+    // A19.
     #[test]
     fn a_package_comes_and_goes() {
         let folder = tempfile::tempdir().unwrap();
@@ -242,6 +246,8 @@ mod tests {
         fs::write(path("plugstack.conf"), "optional site.so\n").unwrap();
         let error = run(Command::Configure(place(folder.path()))).unwrap_err();
         assert!(error.contains(UNSTAMPED), "{error}");
+        // No line comes before its file.
+        assert_eq!(fs::read_to_string(path("plugstack.conf")).unwrap(), "optional site.so\n");
         plugin(folder.path());
 
         run(Command::Configure(place(folder.path()))).unwrap();
@@ -265,8 +271,57 @@ mod tests {
         run(Command::Unconfigure(place(folder.path()))).unwrap();
         assert_eq!(fs::read_to_string(path("plugstack.conf")).unwrap(), "optional site.so\n");
         assert!(!path(PLUGIN).exists() && path(UNSTAMPED).exists());
+        nothing_is_left_half_written(folder.path());
+    }
+
+    #[test]
+    fn an_upgrade_without_a_slurm_that_is_found_keeps_the_release_that_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        plugin(folder.path());
+        let named = place(folder.path());
+        let unnamed = Place { slurm: None, ..place(folder.path()) };
+        let nothing = || Err(anyhow::anyhow!("Slurm is not installed"));
+        // The first time there is none to keep.
+        unnamed.configure(nothing()).unwrap();
+        assert!(!path(PLUGIN).exists() && !path("plugstack.conf").exists());
+        run(&Command::On(named)).unwrap();
+        let before = fs::read(path(PLUGIN)).unwrap();
+
+        // The new version's file differs.
+        let mut newer = fs::read(path(UNSTAMPED)).unwrap();
+        newer.push(0);
+        fs::write(path(UNSTAMPED), &newer).unwrap();
+        unnamed.configure(nothing()).unwrap();
+        let after = fs::read(path(PLUGIN)).unwrap();
+        assert_eq!(stamp::stamped(&after).unwrap(), 0x18_0b_05);
+        assert_eq!(after.len(), before.len() + 1);
+        // What is no plugin says no release, and a package does not fail for it.
+        fs::write(path(PLUGIN), "text").unwrap();
+        unnamed.configure(nothing()).unwrap();
+        assert_eq!(fs::read_to_string(path(PLUGIN)).unwrap(), "text");
+    }
+
+    #[test]
+    fn a_plugin_that_a_site_s_line_requires_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        plugin(folder.path());
+        let line = |kind: &str| {
+            fs::write(path("plugstack.conf"), format!("{kind} {}\n", path(PLUGIN).display())).unwrap();
+        };
+        for (kind, stays) in [("required", true), ("optional", false)] {
+            line(kind);
+            run(&Command::Configure(place(folder.path()))).unwrap();
+            run(&Command::Unconfigure(place(folder.path()))).unwrap();
+            assert_eq!(path(PLUGIN).exists(), stays, "{kind}");
+            assert!(fs::read_to_string(path("plugstack.conf")).unwrap().starts_with(kind), "{kind}");
+        }
+    }
+
+    fn nothing_is_left_half_written(folder: &Path) {
         assert!(
-            fs::read_dir(folder.path())
+            fs::read_dir(folder)
                 .unwrap()
                 .all(|one| { !one.unwrap().file_name().to_string_lossy().ends_with(".new") })
         );

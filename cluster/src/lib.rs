@@ -7,6 +7,7 @@
 
 pub mod agents;
 pub mod auth;
+pub mod beside;
 mod dial;
 pub mod events;
 mod gather;

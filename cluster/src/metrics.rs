@@ -1,8 +1,8 @@
 //! The numbers of this node for Prometheus, as a file that node_exporter's textfile collector reads: what stood there before,
 //! what a report adds, and the whole of it written anew. Which numbers there are is [`diag::metrics`]'s.
 //!
-//! Two jobs of a node may end at once, so a writer holds a lock on the folder. A folder that does not answer costs a job
-//! [`WITHIN`] and its numbers, nothing else.
+//! Two jobs of a node may end at once, so a writer holds a lock. It is on a file of its own that root alone can open: a folder
+//! can be locked by whoever can list it. A folder that does not answer costs a job [`WITHIN`] and its numbers, nothing else.
 
 use std::fmt;
 use std::fs::File;
@@ -16,16 +16,21 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, prometheus_text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, fchmod, flock, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, openat, renameat, unlinkat,
+};
 use rustix::io::Errno;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
+
+use crate::beside::{Beside, BesideError};
 
 /// The file of the checks before a job's start.
 pub const BEFORE_FILE: &str = "aimaster.prom";
 
 /// The file of the checks while a job runs.
 pub const RUNTIME_FILE: &str = "aimaster_runtime.prom";
+
+/// The file that a writer locks. The collector reads what ends in `.prom`, and shows no name that begins with a dot.
+const LOCK_FILE: &str = ".aimaster.lock";
 
 /// How long a job waits for all of it: a local folder takes a millisecond.
 pub const WITHIN: Duration = Duration::from_millis(500);
@@ -42,6 +47,18 @@ pub enum MetricsError {
     /// The folder, the file before, or the new one.
     #[error("the folder of paths.metrics_dir can't be used: make it, root's own, or leave the key out")]
     Folder(#[source] io::Error),
+    /// What lies there is not root's alone to write: `what` of it.
+    #[error(
+        "{what} of paths.metrics_dir can be changed by others (owner {owner}, mode {mode:o}): chown root and chmod go-w"
+    )]
+    Open {
+        /// The folder, or the lock in it.
+        what: &'static str,
+        /// Whose it is.
+        owner: u32,
+        /// Its mode.
+        mode: u32,
+    },
     /// Another writer.
     #[error("another writer keeps the folder of paths.metrics_dir locked")]
     Locked,
@@ -52,8 +69,8 @@ pub enum MetricsError {
     #[error("the folder of paths.metrics_dir does not answer")]
     Late,
     /// There is no thread to write.
-    #[error("no thread can be started, or it ended early")]
-    Thread,
+    #[error("there is no thread to write them")]
+    Thread(#[source] BesideError),
 }
 
 impl From<Errno> for MetricsError {
@@ -114,14 +131,12 @@ pub async fn add(
     families: &'static [Family],
     tally: Tally,
 ) -> Result<(), MetricsError> {
-    let (done, result) = oneshot::channel();
     let folder = folder.to_owned();
-    let work = move || _ = done.send(add_now(&folder, file, families, tally));
-    std::thread::Builder::new().name("metrics".into()).spawn(work).map_err(|_| MetricsError::Thread)?;
-    match timeout(WITHIN, result).await {
-        Ok(Ok(came)) => came,
-        Ok(Err(_)) => Err(MetricsError::Thread),
-        Err(_) => Err(MetricsError::Late),
+    let adding = Beside::start("metrics", move || add_now(&folder, file, families, tally));
+    match adding.map_err(MetricsError::Thread)?.within(WITHIN).await {
+        Ok(came) => came,
+        Err(BesideError::Late) => Err(MetricsError::Late),
+        Err(error) => Err(MetricsError::Thread(error)),
     }
 }
 
@@ -137,7 +152,8 @@ pub fn add_now(
 ) -> Result<(), MetricsError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = openat(CWD, folder, flags, Mode::empty())?;
-    lock(&folder)?;
+    own("the folder", &folder, FileType::Directory)?;
+    let _lock = lock(&folder)?;
     let before = Tally::read(&before(&folder, file)?, families);
     let text = text(families, tally.on(&before, families))?;
     // Not with the collector's ending: it would be read half written.
@@ -154,12 +170,30 @@ pub fn add_now(
     Ok(renameat(&folder, &fresh, &folder, file)?)
 }
 
-/// Until the folder is closed.
-fn lock(folder: &OwnedFd) -> Result<(), MetricsError> {
+/// Refuses what others than root can write: they could put numbers there that nobody measured, or hold its lock. Where this
+/// software does not run as root its own user's files are as good as its own program.
+fn own(what: &'static str, file: &OwnedFd, wanted: FileType) -> Result<(), MetricsError> {
+    let about = fstat(file)?;
+    let mine = about.st_uid == 0 || about.st_uid == rustix::process::geteuid().as_raw();
+    let mode = Mode::from_raw_mode(about.st_mode);
+    let others = mode.intersects(Mode::WGRP | Mode::WOTH);
+    if FileType::from_raw_mode(about.st_mode) != wanted || !mine || others {
+        return Err(MetricsError::Open { what, owner: about.st_uid, mode: mode.as_raw_mode() });
+    }
+    Ok(())
+}
+
+/// Held until it is dropped.
+fn lock(folder: &OwnedFd) -> Result<OwnedFd, MetricsError> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = openat(folder, LOCK_FILE, flags, Mode::RUSR | Mode::WUSR)?;
+    own("the lock", &file, FileType::RegularFile)?;
+    // One that somebody has opened to readers can be held by them.
+    fchmod(&file, Mode::RUSR | Mode::WUSR)?;
     let until = Instant::now() + LOCK_WAIT;
     loop {
-        match flock(folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
             Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(LOCK_POLL),
             Err(Errno::WOULDBLOCK) => return Err(MetricsError::Locked),
             Err(errno) => return Err(errno.into()),
@@ -167,7 +201,7 @@ fn lock(folder: &OwnedFd) -> Result<(), MetricsError> {
     }
 }
 
-/// What stands there; nothing where there is no such file, or one that is not ours.
+/// What stands there; nothing where there is no such file, or something else.
 fn before(folder: &OwnedFd, file: &str) -> Result<String, MetricsError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = match openat(folder, file, flags, Mode::empty()) {
@@ -175,6 +209,10 @@ fn before(folder: &OwnedFd, file: &str) -> Result<String, MetricsError> {
         Err(Errno::NOENT | Errno::LOOP) => return Ok(String::new()),
         Err(errno) => return Err(errno.into()),
     };
+    // A pipe has no numbers of ours, and its other end could hold them back.
+    if !FileType::from_raw_mode(fstat(&file)?.st_mode).is_file() {
+        return Ok(String::new());
+    }
     let mut text = Vec::new();
     file.take(MOST_BYTES).read_to_end(&mut text).map_err(MetricsError::Folder)?;
     Ok(String::from_utf8_lossy(&text).into_owned())

@@ -93,9 +93,7 @@ pub(crate) fn neighbours(others: &BTreeMap<NodeId, u32>, roster: &Roster, findin
 fn excuse(finding: &mut Finding, why: &str) {
     finding.status = Status::Error;
     finding.class = None;
-    // In front of the background in brackets, which a user's screen has no room for.
-    let at = crate::wording::brief(&finding.message).len();
-    finding.message.insert_str(at, &format!("; {why}"));
+    crate::wording::add(&mut finding.message, &format!("; {why}"));
 }
 
 fn is_disturbable(finding: &Finding) -> bool {

@@ -80,6 +80,7 @@ families! {
     "aimaster_runtime_findings_total" Counter ["class" "state"] "Findings about these jobs, those that held to the end and those that were withdrawn";
     "aimaster_runtime_hardware_faults_total" Counter ["class" "action"] "Faults that this node's own hardware showed while a job ran";
     "aimaster_runtime_blind_total" Counter [] "Things of this node that could not be watched while a job ran";
+    "aimaster_runtime_last_outcome" Gauge ["outcome"] "1 for what this node's agent said last of a job, 0 for the others";
     "aimaster_runtime_last_timestamp_seconds" Gauge [] "When this node's agent ended last";
 }
 
@@ -127,12 +128,15 @@ impl Tally {
     #[must_use]
     pub fn runtime(report: &RuntimeReport) -> Self {
         let mut tally = Self::default();
-        // The others' words are in the report of the one that spoke.
-        if report.spoke {
-            for outcome in OUTCOMES {
-                let is = f64::from(u8::from(outcome == report.outcome()));
+        for outcome in OUTCOMES {
+            let is = f64::from(u8::from(outcome == report.outcome()));
+            tally.add("aimaster_runtime_last_outcome", &[&word(outcome)], is);
+            // The others' words are in the report of the one that spoke.
+            if report.spoke {
                 tally.add("aimaster_runtime_checks_total", &[&word(outcome)], is);
             }
+        }
+        if report.spoke {
             for finding in report.findings.iter().chain(&report.withdrawn) {
                 let state = if finding.state == State::Confirmed { "confirmed" } else { "withdrawn" };
                 tally.add("aimaster_runtime_findings_total", &[finding.class.text(), state], 1.0);

@@ -234,7 +234,7 @@ fn at_fault(report: &Report, culprits: &[Culprit]) -> String {
         a.status.cmp(&b.status).then(std::cmp::Ordering::Greater)
     });
     // Else it is a sentence of its own, such as the one on an environment.
-    let of_it = first.is_some_and(|item| report.summary.starts_with(wording::brief(&item.message)));
+    let of_it = first.is_some_and(|item| report.summary.starts_with(&*wording::brief(&item.message)));
     let Some(worst) = culprits.first().filter(|_| of_it) else { return text(&report.summary) };
     let named = culprits.iter().filter(|one| one.status == worst.status);
     let named: Vec<String> = named.map(|one| format!("{} {}", one.kind, one.name)).collect();

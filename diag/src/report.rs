@@ -295,7 +295,7 @@ pub fn user_lines(report: &Report, place: &str) -> Vec<String> {
 /// What the verdict is about, in few words: the lines below it have the numbers.
 fn headline(report: &Report, troubles: &[&Item]) -> String {
     let Some(first) = troubles.first() else { return report.summary.clone() };
-    if !report.summary.starts_with(wording::brief(&first.message)) {
+    if !report.summary.starts_with(&*wording::brief(&first.message)) {
         // A sentence of its own, such as the one on an environment.
         return report.summary.clone();
     }

@@ -13,10 +13,11 @@ use serde::{Deserialize, Serialize};
 use crate::c4d::decide;
 use crate::c4d::finding::{Finding, Who};
 use crate::c4d::matrix::Delay;
-use crate::facts::{NodeId, Roster, RosterEntry};
+use crate::facts::NodeId;
 use crate::health::{HealthEvent, Turn};
-use crate::topology::Leaves;
+use crate::measurement::Subject;
 use crate::verdict::{Outcome, Status as Weight};
+use crate::wording;
 
 /// Its name, in the run folder and, of the job's first node, in the folder of reports.
 pub const FILE_NAME: &str = "runtime.json";
@@ -26,9 +27,6 @@ pub const MOST_ENTRIES: usize = 1000;
 
 /// Largest file that is read: each list full of findings of some 8 KiB.
 pub const MOST_BYTES: u64 = 32 << 20;
-
-/// Highest number of a node that is believed, as in an order to an agent.
-const MOST_NODES: NodeId = 65_536;
 
 /// The file's content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -211,12 +209,9 @@ impl RuntimeReport {
         self.names.get(&node).cloned().unwrap_or_else(|| format!("node {node}"))
     }
 
-    /// The nodes that it speaks of, in their places, for words that ask for a roster.
-    pub(crate) fn roster(&self) -> Roster {
-        let last = self.names.keys().copied().filter(|node| *node < MOST_NODES).max();
-        let places = last.map_or(0, |last| last + 1);
-        let entry = |node| RosterEntry { name: self.name(node), joined: None, absent_because: None };
-        Roster { nodes: (0..places).map(entry).collect(), leader: 0, leaves: Leaves::default() }
+    /// Name of what a finding is about.
+    pub(crate) fn subject(&self, subject: &Subject) -> String {
+        wording::subject_of(|node| self.name(node), subject)
     }
 
     /// A rank as a person looks for it.

@@ -1,7 +1,10 @@
 //! What findings say to a person: one line each, values with their units, and what to do next.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use crate::check::CheckName;
-use crate::facts::Roster;
+use crate::facts::{NodeId, Roster};
 use crate::judge::worse;
 use crate::look::Evidence;
 use crate::measurement::{Metric, Subject};
@@ -89,19 +92,22 @@ fn sign(metric: Metric, miss: bool) -> char {
 /// A subject's name for a person: `n3`, `n3/gpu5`, `n1-n3`, `n1->n3`.
 #[must_use]
 pub fn subject(roster: &Roster, subject: &Subject) -> String {
+    subject_of(|node| roster.name(node), subject)
+}
+
+/// The same where nodes are named by something else than a roster.
+pub(crate) fn subject_of<N: fmt::Display>(name: impl Fn(NodeId) -> N, subject: &Subject) -> String {
     match subject {
-        Subject::Node { node } => roster.name(*node).to_owned(),
-        Subject::Gpu { node, index } => format!("{}/gpu{index}", roster.name(*node)),
-        Subject::Nic { node, name } => format!("{}/{name}", roster.name(*node)),
-        Subject::Rail { node, index } => format!("{}/rail{index}", roster.name(*node)),
-        Subject::Pair { a, b } | Subject::Link { a, b } => format!("{}-{}", roster.name(*a), roster.name(*b)),
-        Subject::PairRail { a, b, rail } => {
-            format!("{}-{}/rail{rail}", roster.name(*a), roster.name(*b))
-        }
-        Subject::Path { from, to } => format!("{}->{}", roster.name(*from), roster.name(*to)),
+        Subject::Node { node } => name(*node).to_string(),
+        Subject::Gpu { node, index } => format!("{}/gpu{index}", name(*node)),
+        Subject::Nic { node, name: device } => format!("{}/{device}", name(*node)),
+        Subject::Rail { node, index } => format!("{}/rail{index}", name(*node)),
+        Subject::Pair { a, b } | Subject::Link { a, b } => format!("{}-{}", name(*a), name(*b)),
+        Subject::PairRail { a, b, rail } => format!("{}-{}/rail{rail}", name(*a), name(*b)),
+        Subject::Path { from, to } => format!("{}->{}", name(*from), name(*to)),
         Subject::Fabric => "fabric".into(),
         Subject::FabricRail { rail } => format!("fabric/rail{rail}"),
-        Subject::Switch { name } => name.clone(),
+        Subject::Switch { name: switch } => switch.clone(),
         Subject::Run => "run".into(),
     }
 }
@@ -141,13 +147,27 @@ fn background(one: &Evidence) -> String {
     if parts.is_empty() { String::new() } else { format!(" [{}]", parts.join("; ")) }
 }
 
-/// A message without the background in brackets at its end: what fits on a user's screen.
+/// A message before its background, the background, and what was added behind it.
+fn split(message: &str) -> Option<(&str, &str, &str)> {
+    let (head, tail) = message.rsplit_once(" [")?;
+    let (background, rest) = tail.rsplit_once(']')?;
+    (rest.is_empty() || rest.starts_with("; ")).then_some((head, background, rest))
+}
+
+/// A message without its background in brackets: what fits on a user's screen.
 #[must_use]
-pub fn brief(message: &str) -> &str {
-    match message.rsplit_once(" [") {
-        Some((head, _)) if message.ends_with(']') => head,
-        _ => message,
+pub fn brief(message: &str) -> Cow<'_, str> {
+    match split(message) {
+        Some((head, _, "")) => head.into(),
+        Some((head, _, rest)) => format!("{head}{rest}").into(),
+        None => message.into(),
     }
+}
+
+/// Adds to a message in front of its background, which a user's screen has no room for.
+pub(crate) fn add(message: &mut String, words: &str) {
+    let at = split(message).map_or(message.len(), |(head, ..)| head.len());
+    message.insert_str(at, words);
 }
 
 /// What stands before the first thing to do.
@@ -167,11 +187,7 @@ pub struct Parts {
 /// The parts of a message, whatever was added behind its background.
 #[must_use]
 pub fn parts(message: &str) -> Parts {
-    let split = message.rsplit_once(" [").and_then(|(head, tail)| {
-        let (background, rest) = tail.rsplit_once(']')?;
-        (rest.is_empty() || rest.starts_with("; ")).then_some((head, background, rest))
-    });
-    let (head, background, rest) = split.unwrap_or((message, "", ""));
+    let (head, background, rest) = split(message).unwrap_or((message, "", ""));
     let (what, next) = head.split_once(NEXT).unwrap_or((head, ""));
     Parts { what: format!("{what}{rest}"), next: next.to_owned(), background: background.to_owned() }
 }
@@ -374,9 +390,9 @@ pub fn summary(outcome: Outcome, nodes: usize, findings: &[Finding]) -> String {
         Outcome::Skip => Status::Skip,
     };
     let mut lines = findings.iter().filter(|one| one.status == wanted);
-    let first = lines.next().map_or("nothing was measured", |one| brief(&one.message));
+    let first = lines.next().map_or(Cow::from("nothing was measured"), |one| brief(&one.message));
     match lines.count() {
-        0 => first.to_owned(),
+        0 => first.into_owned(),
         more => format!("{first} (and {more} more)"),
     }
 }
@@ -398,8 +414,23 @@ mod tests {
     #[test]
     fn the_brief_form_has_no_background() {
         assert_eq!(brief("n2: 1 < 2; measured twice [limit: peers; 3 rounds]"), "n2: 1 < 2; measured twice");
+        // What was added behind it is told, and it is not.
+        assert_eq!(brief("n2: 1 < 2 [limit: peers]; fine in all_reduce"), "n2: 1 < 2; fine in all_reduce");
         for whole in ["n2: refused ([fe80::1])", "n2 [x] is gone", ""] {
             assert_eq!(brief(whole), whole);
+        }
+    }
+
+    #[test]
+    fn words_are_added_in_front_of_the_background() {
+        for (message, with) in [
+            ("n2: 1 < 2 [limit: x]; fine in b", "n2: 1 < 2; why [limit: x]; fine in b"),
+            ("n2: 1 < 2 [limit: x]", "n2: 1 < 2; why [limit: x]"),
+            ("n2: gone", "n2: gone; why"),
+        ] {
+            let mut own = message.to_owned();
+            add(&mut own, "; why");
+            assert_eq!(own, with);
         }
     }
 

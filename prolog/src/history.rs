@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cluster::beside::{Beside, BesideError};
 use cluster::events::Events;
 use diag::facts::{NodeFacts, NodeId, Roster};
 use diag::gpu_facts::reading::{GpuReading, NodeReading};
@@ -17,8 +18,6 @@ use diag::history::{Entry, Here, Key, Setting, decline, is_disturbed};
 use diag::measurement::{Measurement, Subject};
 use diag::round::RoundResult;
 use diag::wording;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
 
 use crate::assignment::Assignment;
 use store::{Kept, StoreError};
@@ -32,25 +31,26 @@ const DISK_WAIT: Duration = Duration::from_millis(500);
 /// Most declines that a node tells of in one job: one part that declines shows in several checks and sizes.
 const MOST_TOLD: usize = 8;
 
-/// What is done beside everything else, by a thread: nobody waits for a disk longer than he says. A thread that a disk
-/// keeps waiting is left behind; this process can't end before it does, and the plugin does not wait for that.
-struct Beside<T>(Option<oneshot::Receiver<Result<T, StoreError>>>);
+/// What is done with the disk beside everything else. A thread that it keeps waiting keeps this process from its end, and the
+/// plugin does not wait for that.
+struct AtDisk<T>(Result<Beside<Result<T, StoreError>>, BesideError>);
 
-impl<T: Send + 'static> Beside<T> {
+impl<T: Send + 'static> AtDisk<T> {
     fn start(work: impl FnOnce() -> Result<T, StoreError> + Send + 'static) -> Self {
-        let (done, result) = oneshot::channel();
-        let started = std::thread::Builder::new().name("history".into()).spawn(move || _ = done.send(work()));
-        Self(started.is_ok().then_some(result))
+        Self(Beside::start("history", work))
     }
 
     /// What came of it; a line in the log where nothing did.
     async fn end(self, events: &Events) -> Came<T> {
-        let Some(result) = self.0 else { return Came::Nothing };
-        let (line, came) = match timeout(LOCK_WAIT + DISK_WAIT, result).await {
-            Ok(Ok(Ok(done))) => return Came::Done(done),
-            Ok(Ok(Err(error))) => (cluster::chain(&error), Came::Nothing),
-            Ok(Err(_)) => ("its thread ended early".to_owned(), Came::Nothing),
-            Err(_) => ("the disk does not answer".to_owned(), Came::Late),
+        let done = match self.0 {
+            Ok(beside) => beside.within(LOCK_WAIT + DISK_WAIT).await,
+            Err(error) => Err(error),
+        };
+        let (line, came) = match done {
+            Ok(Ok(done)) => return Came::Done(done),
+            Ok(Err(error)) => (cluster::chain(&error), Came::Nothing),
+            Err(BesideError::Late) => ("the disk does not answer".to_owned(), Came::Late),
+            Err(error) => (cluster::chain(&error), Came::Nothing),
         };
         events.log(&format!("history: {line}; the checks do without"));
         came
@@ -69,7 +69,7 @@ enum Came<T> {
 
 /// The history, on its way from the disk.
 pub struct Recall {
-    kept: Option<Beside<Kept>>,
+    kept: Option<AtDisk<Kept>>,
     folder: PathBuf,
     alone: Option<bool>,
 }
@@ -80,7 +80,7 @@ pub fn recall(assignment: &Assignment) -> Recall {
     let folder = store::folder(&assignment.policy.paths.state_dir, &assignment.job.node);
     let path = folder.clone();
     let kept =
-        assignment.policy.history.enabled.then(|| Beside::start(move || store::read(&path, LOCK_WAIT)));
+        assignment.policy.history.enabled.then(|| AtDisk::start(move || store::read(&path, LOCK_WAIT)));
     Recall { kept, folder, alone: alone::alone(&assignment.job) }
 }
 
@@ -215,9 +215,9 @@ impl Past {
         let entries = self.here.map(|here| here.entries(roster, results, self.job_id)).unwrap_or_default();
         let folder = self.folder;
         if entries.is_empty() {
-            return Keeping(Beside(None));
+            return Keeping(None);
         }
-        Keeping(Beside::start(move || store::add(&folder, &entries, LOCK_WAIT)))
+        Keeping(Some(AtDisk::start(move || store::add(&folder, &entries, LOCK_WAIT))))
     }
 }
 
@@ -231,11 +231,13 @@ fn own_part(me: NodeId, subject: &Subject) -> Subject {
 }
 
 /// This node's numbers, on their way to the disk.
-pub struct Keeping(Beside<()>);
+pub struct Keeping(Option<AtDisk<()>>);
 
 impl Keeping {
     /// Waits until they are there, or is done without.
     pub async fn end(self, events: &Events) {
-        _ = self.0.end(events).await;
+        if let Some(keeping) = self.0 {
+            _ = keeping.end(events).await;
+        }
     }
 }

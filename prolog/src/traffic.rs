@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use cluster::beside::Beside;
 use diag::gpu_facts::Quiet;
 use diag::gpu_facts::reading::Moved;
 use kernels::sysfs::{Root, moved};
-use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// Time between two readings: long enough that a twentieth of a port's rate is megabytes, short enough to be waited for twice a
 /// round.
@@ -45,14 +45,10 @@ impl Traffic {
     }
 }
 
-/// On a thread of its own, which is left behind where it hangs; `None`: it does, or there is no thread to be had.
+/// On a thread of its own; `None`: it hangs, or there is no thread to be had.
 async fn read(root: &Path) -> Option<Vec<Moved>> {
-    let (sender, received) = oneshot::channel();
     let root = Root::new(root);
-    // Nobody listens any more where the sending fails: the limit ran out.
-    let work = move || _ = sender.send(moved(&root));
-    std::thread::Builder::new().name("traffic".to_owned()).spawn(work).ok()?;
-    timeout(LIMIT, received).await.ok()?.ok()
+    Beside::start("traffic", move || moved(&root)).ok()?.within(LIMIT).await.ok()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod check;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,9 @@ const FOLDER: &str = "target/dist";
 /// What makes the packages: cargo's subcommand, and the version that was tried.
 const DEB: (&str, &str) = ("cargo-deb", "3.8.0");
 const RPM: (&str, &str) = ("cargo-generate-rpm", "0.21.1");
+
+/// What else is called, and the Debian package that has it. cargo-deb asks dpkg-shlibdeps what the programs are linked with.
+const SYSTEM: [(&str, &str); 3] = [("strip", "binutils"), ("gzip", "gzip"), ("dpkg-shlibdeps", "dpkg-dev")];
 
 /// Of the source tree: what the documentation of a package has.
 const DOCUMENTS: [&str; 6] =
@@ -40,7 +44,7 @@ const EXAMPLES: [(&str, u32); 6] = [
 /// # Errors
 /// A tool is missing, or a build or a check fails.
 pub fn dist(debug: bool, with_check: bool) -> Result<()> {
-    tools()?;
+    tools(&std::env::var_os("PATH").unwrap_or_default())?;
     let sources = install::sources()?;
     let folder = sources.join(FOLDER);
     let root = folder.join("root");
@@ -64,16 +68,17 @@ pub fn dist(debug: bool, with_check: bool) -> Result<()> {
 }
 
 /// Nothing is installed behind a person's back: what is missing is named.
-fn tools() -> Result<()> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let there = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
-    let missing: Vec<String> = [DEB, RPM]
-        .iter()
-        .filter(|(name, _)| !there(name))
-        .map(|(name, version)| format!("cargo install {name} --locked --version {version}"))
-        .collect();
+fn tools(path: &OsStr) -> Result<()> {
+    let lacks = |name: &str| !std::env::split_paths(path).any(|folder| folder.join(name).is_file());
+    let own = [DEB, RPM].into_iter().filter(|(name, _)| lacks(name));
+    let own = own.map(|(name, version)| {
+        format!("cargo install {name} --locked --version {version}    # some minutes")
+    });
+    let system = SYSTEM.into_iter().filter(|(name, _)| lacks(name));
+    let system = system.map(|(name, package)| format!("apt-get install {package}    # {name}"));
+    let missing: Vec<String> = own.chain(system).collect();
     if !missing.is_empty() {
-        bail!("not in PATH; some minutes each:\n{}", missing.join("\n"));
+        bail!("not in PATH:\n{}", missing.join("\n"));
     }
     Ok(())
 }
@@ -151,5 +156,34 @@ fn made(into: &Path, end: &str, command: impl FnOnce() -> Command) -> Result<Pat
     match &found()?[..] {
         [package] => Ok(package.clone()),
         others => bail!("{} has {} packages .{end}, not one", into.display(), others.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_tool_that_is_missing_is_named_with_what_installs_it() {
+        let folder = std::env::temp_dir().join(format!("aimaster-dist-tools-{}", std::process::id()));
+        let told = || tools(folder.as_os_str()).map_err(|error| error.to_string());
+        let words = told().unwrap_err();
+        let names = [DEB.0, RPM.0].into_iter().chain(SYSTEM.iter().map(|(name, _)| *name));
+        for name in names.clone() {
+            assert!(words.contains(name), "{name}: {words}");
+        }
+        assert!(words.contains("apt-get install binutils"), "{words}");
+        fs::create_dir(&folder).unwrap();
+        for name in names {
+            fs::write(folder.join(name), "").unwrap();
+        }
+        let complete = told();
+        fs::remove_file(folder.join("strip")).unwrap();
+        let lacking = told();
+        fs::remove_dir_all(&folder).unwrap();
+        complete.unwrap();
+        let lacking = lacking.unwrap_err();
+        assert_eq!(lacking.lines().count(), 2, "{lacking}");
+        assert!(lacking.contains("binutils"), "{lacking}");
     }
 }

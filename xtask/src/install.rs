@@ -63,9 +63,8 @@ pub fn install(root: &Path) -> Result<()> {
         worker_user()?;
     }
     println!(
-        "Installed. To switch it on, add this line to /etc/slurm/plugstack.conf and restart slurmd:\n\
-         optional spank_aimaster.so\n\
-         Then choose the engine in /{}.",
+        "Installed. Choose the engine in /{}; then, to switch it on, add this line to /etc/slurm/plugstack.conf and restart slurmd:\n\
+         optional spank_aimaster.so",
         POLICY.1
     );
     Ok(())

@@ -6,12 +6,13 @@ use std::time::Duration;
 use diag::action::drains::Picture;
 use diag::doctor::facts::{Entry, Facts, Is, Machine, Node, Plugin, Site};
 use diag::gate::RUN_ROOT;
-use diag::plugstack::{Arguments as PlugArguments, Line};
+use diag::plugstack::{Arguments as PlugArguments, HELPERS as HELPERS_FOLDER, Line};
 use diag::policy::{POLICY_FILE, Policy, ReportOwner};
 use prolog::history::store;
 
 use super::{entries, node, plugstack, slurm};
 use crate::config;
+use crate::plugin::UNSTAMPED;
 
 /// How long the storage of reports may take to answer: as long as a job waits for it.
 const STORAGE: Duration = Duration::from_secs(2);
@@ -85,7 +86,8 @@ fn plugin(asked: &slurm::Asked) -> Plugin {
     let folders = asked.slurm.get("PluginDir").unwrap_or_default();
     let folders: Vec<PathBuf> =
         folders.split(':').filter(|text| !text.is_empty()).map(PathBuf::from).collect();
-    plugstack::look(&conf, &folders)
+    let packaged = Path::new(HELPERS_FOLDER).join(UNSTAMPED).is_file();
+    Plugin { packaged, ..plugstack::look(&conf, &folders) }
 }
 
 fn arguments(plugin: &Plugin) -> PlugArguments {
@@ -137,6 +139,7 @@ fn site(policy: &Policy, (file, policy_mistakes): (&Path, Vec<String>), argument
         worker_user: worker.err().map(|error| error.to_string()),
         report_dir: entries::within(policy.paths.report_dir.clone(), STORAGE),
         report_cluster_dir: None,
+        metrics_dir: None,
         run_dir: None,
         state_dir: None,
         history: None,
@@ -159,6 +162,13 @@ fn of_node(site: &mut Site, policy: &Policy, node: &str, cluster: Option<&str>, 
     site.syslog = Some(entries::look(&policy.paths.syslog));
     if let Some(cluster) = cluster.filter(|_| policy.paths.report_owner == ReportOwner::User) {
         site.report_cluster_dir = entries::within(policy.paths.report_dir.join(cluster), STORAGE);
+    }
+    let metrics = &policy.paths.metrics_dir;
+    if !metrics.as_os_str().is_empty() {
+        site.metrics_dir = entries::within(metrics.clone(), STORAGE);
+        if site.metrics_dir.is_none() {
+            unseen.push(format!("{}: it does not answer", metrics.display()));
+        }
     }
     if policy.history.enabled {
         let folder = store::folder(&policy.paths.state_dir, node);

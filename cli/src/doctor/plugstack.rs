@@ -43,7 +43,9 @@ pub fn look(conf: &Path, folders: &[PathBuf]) -> Plugin {
 
 fn read(file: &Path, depth: u32, plugin: &mut Plugin) -> Result<()> {
     // Sites lead it to a shared place by a link; an include goes from where it is named.
-    let text = files::text(&std::fs::canonicalize(file)?, MOST_TEXT_BYTES)?;
+    let bytes = files::bytes(&std::fs::canonicalize(file)?, MOST_TEXT_BYTES)?;
+    // Slurm takes any bytes, such as those of a comment in Latin-1; our line has none that are lost here.
+    let text = String::from_utf8_lossy(&bytes);
     for (index, text) in text.lines().enumerate() {
         match Line::parse(text) {
             Line::Plugin(one) if one.is_ours() => {

@@ -9,6 +9,9 @@ const PLOT: f64 = 150.0;
 /// Room above the bars, for a sign and a number.
 const ABOVE: f64 = 34.0;
 
+/// The line on which bars stand.
+const BASE: f64 = ABOVE + PLOT;
+
 /// Room beside the bars, for the words of limit and middle.
 const BESIDE: f64 = 136.0;
 
@@ -45,15 +48,39 @@ pub struct Columns {
     median: Option<Level>,
 }
 
+/// A bar that stands on the base line.
 #[derive(Debug, Serialize)]
-struct Column {
+struct Upright {
     x: String,
     y: String,
     width: String,
     height: String,
     middle: String,
+    /// Of the sign above it.
     sign_y: String,
+    /// Of a number above the sign.
     value_y: String,
+}
+
+impl Upright {
+    /// One from `x` on.
+    fn new((x, width): (f64, f64), height: f64) -> Self {
+        Self {
+            x: px(x),
+            y: px(BASE - height),
+            width: px(width),
+            height: px(height),
+            middle: px(x + width / 2.0),
+            sign_y: px(BASE - height - 6.0),
+            value_y: px(BASE - height - 20.0),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Column {
+    #[serde(flatten)]
+    bar: Upright,
     part: String,
     value: String,
     miss: bool,
@@ -80,17 +107,10 @@ fn fitting(name: &str, width: f64) -> String {
 }
 
 /// A bar with its words, and a sign and its number above it where it misses.
-fn column(bar: &Bar, (x, width): (f64, f64), base: f64) -> Column {
-    let height = bar.share * PLOT;
+fn column(bar: &Bar, place: (f64, f64)) -> Column {
     let limit = if bar.limit.is_empty() { String::new() } else { format!(", limit {}", bar.limit) };
     Column {
-        x: px(x),
-        y: px(base - height),
-        width: px(width),
-        height: px(height),
-        middle: px(x + width / 2.0),
-        sign_y: px(base - height - 6.0),
-        value_y: px(base - height - 20.0),
+        bar: Upright::new(place, bar.share * PLOT),
         part: bar.part.clone(),
         value: bar.value.split(' ').next().unwrap_or_default().to_owned(),
         miss: bar.miss,
@@ -99,8 +119,8 @@ fn column(bar: &Bar, (x, width): (f64, f64), base: f64) -> Column {
 }
 
 /// The lines of limit and median, with words that do not meet each other.
-fn levels(series: &Series, base: f64) -> (Option<Level>, Option<Level>) {
-    let place = |share: f64| base - share.min(1.0) * PLOT;
+fn levels(series: &Series) -> (Option<Level>, Option<Level>) {
+    let place = |share: f64| BASE - share.min(1.0) * PLOT;
     // A limit beyond the scale has no line.
     let limit = series.limit.as_ref().filter(|(share, _)| *share <= 1.0);
     let (mut limit_y, mut median_y) =
@@ -134,12 +154,12 @@ pub fn columns(series: &Series) -> Option<Columns> {
         17..=32 => 16.0,
         _ => 9.0,
     };
-    let (gap, between, base) = (if width < 10.0 { 2.0 } else { 3.0 }, 16.0, ABOVE + PLOT);
+    let (gap, between) = (if width < 10.0 { 2.0 } else { 3.0 }, 16.0);
     let mut x = 4.0;
     let mut picture = Columns {
         width: String::new(),
-        height: px(base + 36.0),
-        base: px(base),
+        height: px(BASE + 36.0),
+        base: px(BASE),
         right: String::new(),
         bars: Vec::with_capacity(count),
         groups: Vec::with_capacity(groups.len()),
@@ -149,7 +169,7 @@ pub fn columns(series: &Series) -> Option<Columns> {
     for Group { node, bars } in groups {
         let from = x;
         for bar in bars {
-            picture.bars.push(column(bar, (x, width), base));
+            picture.bars.push(column(bar, (x, width)));
             x += width + gap;
         }
         let to = x - gap;
@@ -159,7 +179,7 @@ pub fn columns(series: &Series) -> Option<Columns> {
     }
     let right = x - between + 8.0;
     (picture.right, picture.width) = (px(right), px(right + BESIDE));
-    (picture.limit, picture.median) = levels(series, base);
+    (picture.limit, picture.median) = levels(series);
     Some(picture)
 }
 
@@ -175,12 +195,8 @@ pub struct Histogram {
 
 #[derive(Debug, Serialize)]
 struct Step {
-    x: String,
-    y: String,
-    width: String,
-    height: String,
-    middle: String,
-    sign_y: String,
+    #[serde(flatten)]
+    bar: Upright,
     miss: bool,
     words: String,
 }
@@ -188,21 +204,15 @@ struct Step {
 /// The distribution of a series of many.
 pub fn histogram(series: &Series) -> Option<Histogram> {
     let SeriesDrawing::Distribution { bins, limit, .. } = &series.drawing else { return None };
-    let (width, gap, base) = (24.0, 2.0, ABOVE + PLOT);
+    let (width, gap) = (24.0, 2.0);
     let step = width + gap;
     let bins = bins.iter().enumerate().map(|(place, bin)| {
-        let x = place as f64 * step;
         // One of thousands is still to be seen.
         let height = if bin.count > 0 { (bin.share * PLOT).max(3.0) } else { 0.0 };
         let misses =
             if bin.misses > 0 { format!(", {} of them miss their limit", bin.misses) } else { String::new() };
         Step {
-            x: px(x),
-            y: px(base - height),
-            width: px(width),
-            height: px(height),
-            middle: px(x + width / 2.0),
-            sign_y: px(base - height - 6.0),
+            bar: Upright::new((place as f64 * step, width), height),
             miss: bin.misses > 0,
             words: format!("{} to {}: {}{misses}", bin.from, bin.to, bin.count),
         }
@@ -211,8 +221,8 @@ pub fn histogram(series: &Series) -> Option<Histogram> {
     let whole = bins.len() as f64 * step;
     Some(Histogram {
         width: px(whole),
-        height: px(base + 24.0),
-        base: px(base),
+        height: px(BASE + 24.0),
+        base: px(BASE),
         bins,
         limit: limit.map(|share| px(share * whole)),
     })

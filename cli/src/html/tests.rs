@@ -199,3 +199,16 @@ fn the_same_report_is_the_same_page() {
     let pages = [&one, &other, &again].map(|report| shown(Some(report), &[runtime("n")]));
     assert!(pages.iter().all(|page| *page == pages[0]));
 }
+
+// A list of all nodes up to the highest number, made for each finding, takes minutes for this.
+#[test]
+fn a_finding_about_a_node_of_a_high_number_is_named_like_any_other() {
+    let mut far = runtime("n");
+    let node = diag::facts::NodeId::MAX;
+    far.names = [(node, "far".to_owned())].into();
+    let finding = &mut far.findings[0];
+    finding.subject = diag::measurement::Subject::Pair { a: node, b: 60_000 };
+    far.findings = vec![finding.clone(); 50_000];
+    let page = shown(None, &[far]);
+    assert!(page.contains("far-node 60000") && page.len() < MOST_BYTES, "{} bytes", page.len());
+}

@@ -1,14 +1,14 @@
 //! Our line in plugstack.conf, or in a file of a folder that it includes. It stands below a comment that marks it as ours:
-//! what has no such mark is the site's and stays as it is, to the letter.
+//! what has no such mark is the site's and stays as it is, to the byte, whatever letters it is written in.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use diag::doctor::facts::PlugLine;
 use diag::plugstack::Line;
 
-use super::put;
+use super::put::{Rights, put};
 use crate::doctor::plugstack::{self, MOST_TEXT_BYTES};
 use crate::{files, pattern};
 
@@ -43,14 +43,14 @@ pub fn on(conf: &Path, plugin: &Path) -> Result<String> {
             return Ok(format!("{}:{} has the plugin's line{other}", line.file.display(), line.line));
         }
     }
-    let text = if there { text(conf)? } else { String::new() };
-    let target = included(conf, &text).unwrap_or_else(|| conf.to_owned());
+    let before = if there { bytes(conf)? } else { Vec::new() };
+    let target = included(conf, &String::from_utf8_lossy(&before)).unwrap_or_else(|| conf.to_owned());
     let fresh = !target.exists();
-    let mut all = if fresh { format!("{MADE}\n") } else { self::text(&target)? };
-    if !all.is_empty() && !all.ends_with('\n') {
-        all.push('\n');
+    let mut all = if fresh { format!("{MADE}\n").into_bytes() } else { bytes(&target)? };
+    if !all.is_empty() && !all.ends_with(b"\n") {
+        all.push(b'\n');
     }
-    all += &format!("{MARK}\noptional {}\n", plugin.display());
+    all.extend(format!("{MARK}\noptional {}\n", plugin.display()).bytes());
     write(&target, &all)?;
     Ok(format!(
         "{} has the plugin's line now; a node that runs slurmd checks jobs once that is restarted",
@@ -71,8 +71,8 @@ pub fn off(conf: &Path) -> Result<Vec<String>> {
     let mut places: Vec<PathBuf> = found.lines.iter().map(|line| line.file.clone()).collect();
     places.dedup();
     for file in places {
-        let Some(rest) = without(&text(&file)?) else { continue };
-        if rest.trim() == MADE {
+        let Some(rest) = without(&bytes(&file)?) else { continue };
+        if rest.trim_ascii() == MADE.as_bytes() {
             fs::remove_file(&file).with_context(|| format!("can't remove {}", file.display()))?;
         } else {
             write(&file, &rest)?;
@@ -85,6 +85,22 @@ pub fn off(conf: &Path) -> Result<Vec<String>> {
     Ok(said)
 }
 
+/// A line that is left and makes Slurm's programs fail where the plugin is not there any more. One without a path may mean
+/// the same file: Slurm looks for it in its own folders.
+pub fn requires(conf: &Path, plugin: &Path) -> Option<PlugLine> {
+    let is_it = |line: &PlugLine| {
+        matches!(Line::parse(&line.text), Line::Plugin(one)
+            if one.required && (one.path == plugin || one.path.is_relative() || is_same(&one.path, plugin)))
+    };
+    plugstack::look(conf, &[]).lines.into_iter().find(is_it)
+}
+
+/// Whether two ways lead to the same file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let leads = |path: &Path| fs::canonicalize(path).ok();
+    leads(one).is_some_and(|one| Some(one) == leads(other))
+}
+
 /// Whether there is such a file. A link that leads nowhere now is no missing file: what it leads to is the site's.
 fn is_there(path: &Path) -> Result<bool> {
     let leads = path.try_exists().with_context(|| format!("can't look at {}", path.display()))?;
@@ -94,18 +110,18 @@ fn is_there(path: &Path) -> Result<bool> {
     Ok(leads)
 }
 
-/// The text without our line and its mark; none if it isn't there. Words that the site added to our line go with it.
-fn without(text: &str) -> Option<String> {
-    let mut rest = String::new();
-    let mut lines = text.split_inclusive('\n').peekable();
+/// The rest without our line and its mark; none if it isn't there. Words that the site added to our line go with it.
+fn without(all: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = Vec::with_capacity(all.len());
+    let mut lines = all.split_inclusive(|byte| *byte == b'\n').peekable();
     let mut taken = false;
     while let Some(line) = lines.next() {
-        let is_ours = |next: &&str| matches!(Line::parse(next), Line::Plugin(one) if one.is_ours());
-        if line.trim_end() == MARK && lines.peek().is_some_and(is_ours) {
+        let is_ours = |next: &&[u8]| matches!(Line::parse(&String::from_utf8_lossy(next)), Line::Plugin(one) if one.is_ours());
+        if line.trim_ascii_end() == MARK.as_bytes() && lines.peek().is_some_and(is_ours) {
             lines.next();
             taken = true;
         } else {
-            rest += line;
+            rest.extend(line);
         }
     }
     taken.then_some(rest)
@@ -126,22 +142,23 @@ fn included(conf: &Path, text: &str) -> Option<PathBuf> {
     })
 }
 
-fn text(path: &Path) -> Result<String> {
+fn bytes(path: &Path) -> Result<Vec<u8>> {
     // A link is followed: sites lead plugstack.conf to a shared place.
     let path = fs::canonicalize(path).with_context(|| format!("can't find {}", path.display()))?;
-    files::text(&path, MOST_TEXT_BYTES).with_context(|| format!("can't read {}", path.display()))
+    files::bytes(&path, MOST_TEXT_BYTES).with_context(|| format!("can't read {}", path.display()))
 }
 
-/// Mode and owner stay: who reads and writes it is the site's business.
-fn write(path: &Path, text: &str) -> Result<()> {
+/// Mode, owner and access list stay: who reads and writes it is the site's business.
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let there = fs::metadata(&path).ok();
-    let mode = there.as_ref().map_or(MODE, |there| there.permissions().mode() & 0o7777);
-    put(&path, text.as_bytes(), mode, there.map(|there| (there.uid(), there.gid())))
+    let rights = Rights::of(&path).with_context(|| format!("can't look at {}", path.display()))?;
+    put(&path, bytes, &rights.unwrap_or(Rights::new(MODE)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     const PLUGIN: &str = "/x/spank_aimaster.so";
@@ -198,6 +215,43 @@ mod tests {
         fs::write(site.conf(), with + "optional c.so\n").unwrap();
         site.off();
         assert_eq!(site.read().unwrap(), "optional a.so\noptional c.so\n");
+    }
+
+    #[test]
+    fn what_is_no_utf_8_stays_to_the_byte() {
+        let text = b"# f\xfcr alle\noptional a.so x=\xe4";
+        let site = Site::new(None);
+        fs::write(site.conf(), text).unwrap();
+        assert!(site.on().contains("has the plugin's line now"));
+        let with = fs::read(site.conf()).unwrap();
+        assert!(with.starts_with(text) && with.ends_with(format!("optional {PLUGIN}\n").as_bytes()));
+        assert!(site.on().contains("plugstack.conf:4 has"), "again");
+        assert!(site.off().contains("is out of"));
+        assert_eq!(fs::read(site.conf()).unwrap(), [&text[..], b"\n"].concat());
+    }
+
+    #[test]
+    fn a_required_line_needs_the_file_that_it_names() {
+        let plugin = Path::new(PLUGIN);
+        for (line, needs) in [
+            (format!("required {PLUGIN} prolog=off"), true),
+            ("required spank_aimaster.so".to_owned(), true),
+            (format!("optional {PLUGIN}"), false),
+            ("required /opt/spank_aimaster.so".to_owned(), false),
+            ("required other.so".to_owned(), false),
+            (format!("# required {PLUGIN}"), false),
+        ] {
+            let site = Site::new(Some(&format!("{line}\n")));
+            assert_eq!(requires(&site.conf(), plugin).is_some(), needs, "{line}");
+        }
+        assert_eq!(requires(Path::new("/x/none"), plugin), None);
+        // The same file by another way.
+        let site = Site::new(None);
+        let (file, link) = (site.0.path().join("spank_aimaster.so"), site.0.path().join("way"));
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(site.0.path(), &link).unwrap();
+        fs::write(site.conf(), format!("required {}\n", link.join("spank_aimaster.so").display())).unwrap();
+        assert!(requires(&site.conf(), &file).is_some());
     }
 
     #[test]

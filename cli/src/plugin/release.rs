@@ -57,7 +57,7 @@ async fn among(root: &Path, prefixes: &[&str]) -> Result<Release> {
     let Some((first, release)) = found.first() else {
         let why = if silent.is_empty() { String::new() } else { format!(" ({})", silent.join("; ")) };
         // Not an error of ours: packages of a machine come in any order.
-        bail!("Slurm is not installed in any of {}{why}, so the plugin is not in place", prefixes.join(", "));
+        bail!("Slurm is not installed in any of {}{why}", prefixes.join(", "));
     };
     if let Some((other, differs)) = found.iter().find(|(_, other)| !other.fits(*release)) {
         bail!(

@@ -14,7 +14,7 @@ const HEAD: &str = "\
 # The policy, key by key
 
 For admins. The file is `/etc/aimaster/aimaster.toml`, the same on every node and on the machines where jobs are submitted; without it
-the defaults hold. [conf/aimaster.toml](../conf/aimaster.toml) is a file to begin with: every key with its default, commented out.
+the defaults hold. `conf/aimaster.toml` of the sources, which an installation puts there, is a file to begin with: every key with its default, commented out.
 `aimaster config` shows what holds, and says all mistakes of a file at once. A key that is not known is a mistake.
 
 A job reads the policy when it is submitted and when its prolog runs: a change holds for the next job, and nothing has to be

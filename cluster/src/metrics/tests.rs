@@ -1,13 +1,14 @@
-//! Files of metrics as node_exporter finds them, and the dashboard and rules that read them.
+//! Files of metrics as node_exporter finds them.
 
-use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt as _;
+mod dashboard;
+
+use std::os::unix::fs::PermissionsExt;
 
 use diag::metrics::{BEFORE, RUNTIME};
 use diag::report::Report;
 use diag::runtime_report::{RuntimeReport, Telemetry};
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
 
@@ -93,9 +94,16 @@ fn jobs_add_up_and_the_file_is_whole() {
     std::fs::write(&file, [0xff, b'\n']).unwrap();
     add_now(folder, BEFORE_FILE, BEFORE, Tally::before(&report("PASS"))).unwrap();
     assert!(std::fs::read_to_string(&file).unwrap().contains("aimaster_checks_total{outcome=\"pass\"} 1.0"));
-    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1);
+    let mut left: Vec<String> = names_in(folder);
+    left.sort();
+    assert_eq!(left, [LOCK_FILE, BEFORE_FILE]);
     let gone = add_now(&folder.join("no"), BEFORE_FILE, BEFORE, Tally::default()).unwrap_err();
     assert!(gone.to_string().contains("paths.metrics_dir"), "{gone}");
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    entries.map(|one| one.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 #[test]
@@ -110,53 +118,66 @@ fn writers_at_once_lose_no_job() {
     });
     let shown = std::fs::read_to_string(folder.path().join(BEFORE_FILE)).unwrap();
     assert!(shown.contains("aimaster_checks_total{outcome=\"fail\"} 8.0"), "{shown}");
-    let held = openat(CWD, folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let add = || add_now(folder.path(), BEFORE_FILE, BEFORE, Tally::default());
+    // Whoever can list the folder can lock it, and none of the files that he can open.
+    let listed = openat(CWD, folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    flock(&listed, FlockOperation::LockExclusive).unwrap();
+    let shown = File::open(folder.path().join(BEFORE_FILE)).unwrap();
+    flock(&shown, FlockOperation::LockExclusive).unwrap();
+    add().unwrap();
+    let path = folder.path().join(LOCK_FILE);
+    let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(), 0o600);
+    // One that was opened to readers is closed again.
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+    add().unwrap();
+    assert_eq!(mode(), 0o600);
+    let held = File::open(&path).unwrap();
     flock(&held, FlockOperation::LockExclusive).unwrap();
-    let locked = add_now(folder.path(), BEFORE_FILE, BEFORE, Tally::default());
+    let locked = add();
     assert!(matches!(locked, Err(MetricsError::Locked)), "{locked:?}");
 }
 
-/// The names of ours in a text: what a query asks for.
-fn names(text: &str) -> BTreeSet<String> {
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.filter(|word| word.starts_with("aimaster_")).map(str::to_owned).collect()
+#[test]
+fn a_folder_that_others_can_write_into_is_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let add = || add_now(folder.path(), BEFORE_FILE, BEFORE, Tally::default());
+    let set = |name: &str, mode: u32| {
+        std::fs::set_permissions(folder.path().join(name), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    for mode in [0o757, 0o775, 0o1777] {
+        set("", mode);
+        let refused = add().unwrap_err();
+        assert!(matches!(refused, MetricsError::Open { what: "the folder", .. }), "{mode:o}: {refused}");
+        assert!(refused.to_string().contains("chmod go-w"), "{refused}");
+        assert_eq!(names_in(folder.path()), Vec::<String>::new());
+    }
+    set("", 0o755);
+    add().unwrap();
+    set(LOCK_FILE, 0o666);
+    assert!(matches!(add(), Err(MetricsError::Open { what: "the lock", .. })));
+    set(LOCK_FILE, 0o600);
+    add().unwrap();
+    // The rest needs another user.
+    let owned = |name: &str| std::os::unix::fs::chown(folder.path().join(name), Some(65_534), None);
+    if owned("").is_ok() {
+        assert!(matches!(add(), Err(MetricsError::Open { owner: 65_534, .. })));
+        std::os::unix::fs::chown(folder.path(), Some(0), None).unwrap();
+        owned(LOCK_FILE).unwrap();
+        assert!(matches!(add(), Err(MetricsError::Open { what: "the lock", owner: 65_534, .. })));
+    }
 }
 
 #[test]
-fn the_dashboard_and_the_rules_ask_only_for_what_there_is() {
-    let shown = both();
-    let series = shown.lines().filter(|line| !line.starts_with('#'));
-    let there: BTreeSet<String> = series.flat_map(names).collect();
-    let dashboard: Value = serde_json::from_str(include_str!("../../../conf/grafana/aimaster.json")).unwrap();
-    let panels = dashboard["panels"].as_array().unwrap();
-    let queries: Vec<&str> = panels
-        .iter()
-        .flat_map(|panel| panel["targets"].as_array().into_iter().flatten())
-        .map(|target| target["expr"].as_str().unwrap())
-        .collect();
-    assert!(queries.len() >= panels.iter().filter(|panel| panel["type"] != "row").count());
-    let rules = include_str!("../../../conf/prometheus/aimaster.rules.yml");
-    let expressions: String = rules.lines().filter(|line| line.trim_start().starts_with("expr:")).collect();
-    let asked: BTreeSet<String> =
-        queries.iter().flat_map(|query| names(query)).chain(names(&expressions)).collect();
-    assert!(asked.len() >= 10, "{asked:?}");
-    let missing: Vec<&String> = asked.difference(&there).collect();
-    assert!(missing.is_empty(), "{missing:?} are asked for and not written");
-    // Labels too: what a query says of one is a label of its family.
-    for family in BEFORE.iter().chain(RUNTIME) {
-        for query in queries.iter().copied().chain([expressions.as_str()]) {
-            for (_, rest) in
-                query.match_indices(family.name).map(|(at, name)| query.split_at(at + name.len()))
-            {
-                let selected = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
-                for label in selected.into_iter().flat_map(|(inside, _)| inside.split(',')) {
-                    let label = label.split(['=', '!', '~']).next().unwrap_or_default().trim();
-                    let known = family.labels.contains(&label) || ["instance", "job"].contains(&label);
-                    assert!(known, "{query}: {} has no label {label}", family.name);
-                }
-            }
-        }
-    }
+fn a_pipe_in_place_of_the_file_holds_nobody_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(BEFORE_FILE);
+    rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    // Somebody who keeps it open and writes nothing.
+    let _other = File::options().read(true).write(true).open(&path).unwrap();
+    add_now(folder.path(), BEFORE_FILE, BEFORE, Tally::before(&report("PASS"))).unwrap();
+    assert!(std::fs::metadata(&path).unwrap().is_file());
+    assert!(std::fs::read_to_string(&path).unwrap().contains("aimaster_checks_total{outcome=\"pass\"} 1.0"));
 }
 
 /// Whether promtool takes it: `check metrics` reads its standard input, which `text` is.

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::path::Path;
 
 use diag::policy::Network;
-use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
+use crate::beside::{Beside, BesideError};
 use crate::slurm::config::SlurmConf;
 
 /// Why no address was found.
@@ -59,25 +59,24 @@ pub async fn address_of(
     if let Ok(address) = name.trim_matches(['[', ']']).parse() {
         return Ok(address);
     }
-    // A thread of its own: the system's resolver may take half a minute, and nothing waits for it here.
-    let (done, found) = oneshot::channel();
+    // The system's resolver may take half a minute.
     let asked = name.clone();
-    let look = move || {
-        let addresses = (asked.as_str(), 0).to_socket_addrs().map(|all| all.map(|one| one.ip()).collect());
-        let _ = done.send(addresses); // nobody waits any more: too late
+    let look = move || -> std::io::Result<Vec<IpAddr>> {
+        Ok((asked.as_str(), 0).to_socket_addrs()?.map(|one| one.ip()).collect())
     };
     let unknown =
         |because: String| AddressError::Unknown { node: node.to_owned(), name: name.clone(), because };
-    std::thread::Builder::new()
-        .name("resolver".to_owned())
-        .spawn(look)
-        .map_err(|error| unknown(error.to_string()))?;
-    let found: Result<Vec<IpAddr>, std::io::Error> = match timeout_at(deadline, found).await {
-        Ok(Ok(found)) => found,
-        Ok(Err(error)) => return Err(unknown(error.to_string())),
-        Err(_) => return Err(AddressError::Slow { node: node.to_owned(), name: name.clone() }),
+    let found = match Beside::start("resolver", look) {
+        Ok(looking) => looking.until(deadline).await,
+        Err(error) => Err(error),
     };
-    let found = found.map_err(|error| unknown(error.to_string()))?;
+    let found = match found {
+        Ok(found) => found.map_err(|error| unknown(error.to_string()))?,
+        Err(BesideError::Late) => {
+            return Err(AddressError::Slow { node: node.to_owned(), name: name.clone() });
+        }
+        Err(error) => return Err(unknown(crate::chain(&error))),
+    };
     // Loopback only if there is nothing else: several slurmd may share a host.
     let best = found.iter().min_by_key(|address| (address.is_loopback(), address.is_ipv6()));
     best.copied().ok_or_else(|| unknown("it has no address".to_owned()))

@@ -178,6 +178,8 @@ pub struct Plugin {
     pub file: Option<Entry>,
     /// The release that it is stamped for, or why that can't be told.
     pub stamp: Option<Result<Release, String>>,
+    /// The plugin that a package brought, before it is stamped, lies in the folder of the helpers.
+    pub packaged: bool,
 }
 
 /// A line of plugstack.conf, and where it stands.
@@ -203,6 +205,8 @@ pub struct Site {
     pub policy_mistakes: Vec<String>,
     /// What is wrong with baseline files.
     pub baseline_mistakes: Vec<String>,
+    /// The folder of numbers for Prometheus, where the policy names one and it answers.
+    pub metrics_dir: Option<Entry>,
     /// Whether the site has limits for the engine in files of its own.
     pub has_limits: bool,
     /// The helpers.

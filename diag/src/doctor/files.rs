@@ -219,6 +219,19 @@ fn state(facts: &Facts, findings: &mut Findings) {
             );
         }
     }
+    if let Some(folder) = site.metrics_dir.as_ref().filter(|one| one.is != Is::Hidden) {
+        let path = folder.path.display();
+        if folder.is != Is::Folder || folder.owner != 0 || folder.mode & OTHERS_WRITE != 0 {
+            findings.mistake(
+                "metrics_dir",
+                format!("{path} is no folder that root alone can write into"),
+                format!(
+                    "mkdir -p {path} && chown root {path} && chmod 755 {path}, or leave paths.metrics_dir out"
+                ),
+                "no numbers for Prometheus are written",
+            );
+        }
+    }
     if let Some(syslog) = site.syslog.as_ref().filter(|one| one.is == Is::Nothing) {
         findings.note(
             "syslog",

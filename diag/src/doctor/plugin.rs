@@ -1,12 +1,22 @@
 //! The plugin: the line that loads it, its file, its stamp, and who starts the helpers.
 
+use std::path::{Path, PathBuf};
+
 use super::Findings;
 use super::facts::{Facts, Is, Machine};
 use super::settings::major_minor;
-use crate::plugstack::{Arguments, Line, Plugin};
+use crate::plugstack::{Arguments, HELPERS, Line, PLUGIN, Plugin};
 
-/// The line as it is to be.
-const LINE: &str = "optional spank_aimaster.so";
+/// Where a package makes the plugin.
+fn of_package() -> PathBuf {
+    Path::new(HELPERS).join(PLUGIN)
+}
+
+/// The line as it is to be. Slurm looks for a name without a path in its own folders, where no package puts anything.
+fn wanted(facts: &Facts) -> String {
+    let path = if facts.plugin.packaged { of_package() } else { PLUGIN.into() };
+    format!("optional {}", path.display())
+}
 
 /// The arguments of the plugin's line, with the defaults.
 pub(super) fn arguments(facts: &Facts) -> Arguments {
@@ -23,6 +33,7 @@ fn first(facts: &Facts) -> Option<Plugin> {
 
 pub(super) fn rules(facts: &Facts, findings: &mut Findings) {
     line(facts, findings);
+    words(facts, findings);
     file(facts, findings);
     starter(facts, findings);
 }
@@ -31,17 +42,20 @@ fn line(facts: &Facts, findings: &mut Findings) {
     let plugin = &facts.plugin;
     let conf = plugin.conf.display();
     let configless = facts.slurm.has("SlurmctldParameters", "enable_configless");
-    let restart = "then restart slurmd on all nodes";
+    let (line, restart) = (wanted(facts), "then restart slurmd on all nodes");
+    // It makes the file, too. In a configless cluster nodes have what the controller hands out.
+    let on = (plugin.packaged && !configless)
+        .then(|| format!("run `aimaster plugin on` on all nodes and login machines, {restart}"));
     if let Some(words) = &plugin.unreadable {
         let advice = if configless {
-            format!("make {conf} on the controller, with the line `{LINE}`, {restart}")
+            format!("make {conf} on the controller, with the line `{line}`, {restart}")
         } else {
-            format!("make {conf} on all nodes and login machines, with the line `{LINE}`, {restart}")
+            format!("make {conf} on all nodes and login machines, with the line `{line}`, {restart}")
         };
         findings.mistake(
             "plugstack",
             format!("{conf} can't be read: {words}"),
-            advice,
+            on.unwrap_or(advice),
             "Slurm does not load the plugin",
         );
         return;
@@ -63,7 +77,7 @@ fn line(facts: &Facts, findings: &mut Findings) {
         [] => findings.mistake(
             "plugstack_line",
             format!("no line of {conf} loads spank_aimaster.so"),
-            format!("add `{LINE}`, {restart}"),
+            on.unwrap_or_else(|| format!("add `{line}`, {restart}")),
             "nothing is checked, and --sanity-check is an unknown option",
         ),
         [_] => {}
@@ -79,6 +93,11 @@ fn line(facts: &Facts, findings: &mut Findings) {
             "Slurm takes the first one and complains at every job about the options of the others",
         ),
     }
+}
+
+/// What the line says.
+fn words(facts: &Facts, findings: &mut Findings) {
+    let plugin = &facts.plugin;
     let Some(own) = first(facts) else { return };
     for mistake in arguments(facts).mistakes {
         findings.mistake(
@@ -91,8 +110,11 @@ fn line(facts: &Facts, findings: &mut Findings) {
     if own.required {
         findings.note(
             "plugstack_required",
-            format!("the line in {conf} says `required`"),
-            format!("write `{LINE}`"),
+            format!("the line in {} says `required`", plugin.conf.display()),
+            format!(
+                "write `optional {}`",
+                [&[own.path.display().to_string()], &own.words[..]].concat().join(" ")
+            ),
             "a plugin of another Slurm release would then stop every srun; an optional one is only left out",
         );
     }
@@ -101,11 +123,16 @@ fn line(facts: &Facts, findings: &mut Findings) {
 fn file(facts: &Facts, findings: &mut Findings) {
     let Some(file) = &facts.plugin.file else { return };
     let path = file.path.display();
+    let packaged = facts.plugin.packaged && file.path == of_package();
     if file.is == Is::Nothing {
         findings.mistake(
             "plugin_missing",
             format!("there is no {path}"),
-            "install the plugin on this machine, or mend its path in plugstack.conf",
+            if packaged {
+                "make it: `aimaster plugin stamp`"
+            } else {
+                "install the plugin on this machine, or mend its path in plugstack.conf"
+            },
             "Slurm leaves out an optional plugin that is missing, without a word to the user",
         );
         return;
@@ -123,7 +150,11 @@ fn file(facts: &Facts, findings: &mut Findings) {
         Some(Ok(stamp)) if !stamp.fits(wanted) => findings.mistake(
             "plugin_stamp",
             format!("{path} is stamped for Slurm {}, and this machine has {wanted}", major_minor(*stamp)),
-            "stamp it for the Slurm that is there (`aimaster plugin stamp` where it is from a package, else cargo xtask install), then restart slurmd",
+            if packaged {
+                "make it for the Slurm that is there: `aimaster plugin stamp`, then restart slurmd"
+            } else {
+                "stamp it for the Slurm that is there (`aimaster plugin stamp` where it is from a package, else cargo xtask install), then restart slurmd"
+            },
             "Slurm loads no plugin of another release: jobs run unchecked",
         ),
         Some(Err(words)) => findings.mistake(

@@ -88,6 +88,9 @@ fn what_ran_counts_where_it_was_spoken() {
     one.finished = Some(crate::runtime_report::Finished { at, because: "x".into() });
     let quiet = Tally::runtime(&one);
     assert_eq!(value(&quiet, "aimaster_runtime_checks_total", &["skip"]), None);
+    // What an agent found itself is its own, whoever spoke for the job.
+    assert_eq!(value(&quiet, "aimaster_runtime_last_outcome", &["skip"]), Some(1.0));
+    assert_eq!(value(&quiet, "aimaster_runtime_last_outcome", &["fail"]), Some(0.0));
     assert_eq!(value(&quiet, "aimaster_runtime_blind_total", &[]), Some(3.0));
     assert_eq!(value(&quiet, "aimaster_runtime_last_timestamp_seconds", &[]), Some(60.0));
     one.spoke = true;

@@ -136,7 +136,7 @@ pub struct DelayCell {
 
 /// A finding in a few words: its class and what is at fault.
 pub(super) fn named(report: &RuntimeReport, finding: &Finding) -> String {
-    let subject = name(&wording::subject(&report.roster(), &finding.subject));
+    let subject = name(&report.subject(&finding.subject));
     format!("{}, {subject}", finding.class.text().replace('_', " "))
 }
 
@@ -217,7 +217,7 @@ fn found(report: &RuntimeReport, finding: &Finding) -> Found {
     suspects.more = finding.suspects_total.saturating_sub(suspects.shown.len());
     Found {
         class: finding.class.text().replace('_', " "),
-        subject: name(&wording::subject(&report.roster(), &finding.subject)),
+        subject: name(&report.subject(&finding.subject)),
         status,
         tone,
         words: text(&finding.message),
@@ -272,7 +272,7 @@ fn lanes(report: &RuntimeReport) -> (f64, Vec<RankLane>) {
             if holds { "holds" } else { "withdrawn later" }
         );
         let names: Vec<String> = if one.suspects.is_empty() {
-            vec![wording::subject(&report.roster(), &one.subject)]
+            vec![report.subject(&one.subject)]
         } else {
             one.suspects.iter().take(MOST_SUSPECTS).map(|who| rank(report, who)).collect()
         };

@@ -4,7 +4,6 @@ use super::*;
 use crate::c4d::digest::Func;
 use crate::c4d::finding::{Class, Operation, State};
 use crate::health::{self, Action, Part};
-use crate::measurement::Subject;
 
 fn who(node: NodeId, rank: u32) -> Who {
     Who { node, pid: 4000 + rank, gpu: Some(rank), task: None, rank: Some(rank) }

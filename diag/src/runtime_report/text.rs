@@ -90,7 +90,7 @@ impl RuntimeReport {
             format!("  {:<7} {}: {}", item.status.to_string(), finding.class, finding.message),
             format!(
                 "          {}; since {}, found {}; confidence {} %; {} wait{operation}",
-                wording::subject(&self.roster(), &finding.subject),
+                self.subject(&finding.subject),
                 after(finding.since_ms),
                 after(finding.found_ms),
                 wording::number(finding.confidence * 100.0),
@@ -126,10 +126,9 @@ impl RuntimeReport {
 
     /// What was found, in the order in which it began.
     fn time_line(&self) -> Vec<String> {
-        let roster = self.roster();
         let mut moments: Vec<(u64, String)> = Vec::new();
         for finding in self.findings.iter().chain(&self.withdrawn) {
-            let what = format!("{} {}", finding.class, wording::subject(&roster, &finding.subject));
+            let what = format!("{} {}", finding.class, self.subject(&finding.subject));
             let fate = if finding.state == State::Confirmed { "" } else { ", withdrawn later" };
             moments.push((finding.since_ms, format!("began: {what}")));
             moments.push((finding.found_ms, format!("found: {what}{fate}")));

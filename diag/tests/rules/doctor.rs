@@ -67,12 +67,14 @@ fn good() -> Facts {
             empty_includes: Vec::new(),
             file: Some(entry("/usr/lib/slurm/spank_aimaster.so", Is::File, 0o755)),
             stamp: Some(Ok(release)),
+            packaged: false,
         },
         site: Site {
             policy_file: entry(POLICY, Is::File, 0o644),
             policy: Policy::default(),
             policy_mistakes: Vec::new(),
             baseline_mistakes: Vec::new(),
+            metrics_dir: None,
             has_limits: true,
             helpers: helpers.iter().map(|name| program(HELPERS, name)).collect(),
             worker_user: None,
@@ -114,6 +116,18 @@ fn wrapper(calls_us: bool) -> SiteProlog {
 
 fn line(facts: &mut Facts, text: &str) {
     facts.plugin.lines[0].text = text.into();
+}
+
+fn no_line(facts: &mut Facts) {
+    facts.plugin.lines.clear();
+    facts.plugin.file = None;
+}
+
+/// The plugin is a package's.
+fn package(facts: &mut Facts) {
+    facts.plugin.packaged = true;
+    line(facts, "optional /usr/libexec/aimaster/spank_aimaster.so");
+    facts.plugin.file.as_mut().unwrap().path = "/usr/libexec/aimaster/spank_aimaster.so".into();
 }
 
 fn open(entry: &mut Entry) {
@@ -195,19 +209,53 @@ const PLUGIN: &[Row] = &[
     (
         |f| {
             f.plugin.unreadable = Some("No such file or directory".into());
-            f.plugin.lines.clear();
-            f.plugin.file = None;
+            no_line(f);
         },
         "plugstack",
         "optional spank_aimaster.so",
     ),
+    (no_line, "plugstack_line", "optional spank_aimaster.so"),
     (
         |f| {
-            f.plugin.lines.clear();
-            f.plugin.file = None;
+            no_line(f);
+            f.plugin.packaged = true;
         },
         "plugstack_line",
-        "optional spank_aimaster.so",
+        "`aimaster plugin on`",
+    ),
+    (
+        |f| {
+            f.plugin.unreadable = Some("No such file or directory".into());
+            no_line(f);
+            f.plugin.packaged = true;
+        },
+        "plugstack",
+        "`aimaster plugin on`",
+    ),
+    (
+        |f| {
+            package(f);
+            f.plugin.file.as_mut().unwrap().is = Is::Nothing;
+        },
+        "plugin_missing",
+        "`aimaster plugin stamp`",
+    ),
+    (
+        |f| {
+            set(f, "SlurmctldParameters", "enable_configless");
+            no_line(f);
+            f.plugin.packaged = true;
+        },
+        "plugstack_line",
+        "add `optional /usr/libexec/aimaster/spank_aimaster.so`",
+    ),
+    (
+        |f| {
+            package(f);
+            f.plugin.stamp = Some(Ok(Release::parse("24.11.5").unwrap()));
+        },
+        "plugin_stamp",
+        "`aimaster plugin stamp`, then",
     ),
     (|f| f.plugin.lines.push(f.plugin.lines[0].clone()), "plugstack_twice", "keep one"),
     (|f| line(f, "optional spank_aimaster.so helper=/x"), "plugstack_arguments", "plugstack.conf:1"),
@@ -233,6 +281,12 @@ const FILES: &[Row] = &[
         "baselines",
         "baseline lint",
     ),
+    (
+        |f| f.site.metrics_dir = Some(entry("/m", Is::Nothing, 0)),
+        "metrics_dir",
+        "mkdir -p /m && chown root /m && chmod 755 /m",
+    ),
+    (|f| f.site.metrics_dir = Some(entry("/m", Is::Folder, 0o775)), "metrics_dir", "chmod 755 /m"),
     (|f| f.site.helpers[0].is = Is::Nothing, "helper", "install the helpers"),
     (|f| f.site.helpers[1].mode = 0o700, "helper", "chmod 755 /usr/libexec/aimaster/aimaster-worker"),
     (|f| open(&mut f.site.helpers[2]), "helpers_open", "chmod go-w"),
@@ -352,7 +406,12 @@ const NOTES: &[Row] = &[
         "plugstack_include",
         "plugstack.conf itself",
     ),
-    (|f| line(f, "required spank_aimaster.so"), "plugstack_required", "optional spank_aimaster.so"),
+    (|f| line(f, "required spank_aimaster.so"), "plugstack_required", "write `optional spank_aimaster.so`"),
+    (
+        |f| line(f, "required /x/spank_aimaster.so prolog=on"),
+        "plugstack_required",
+        "write `optional /x/spank_aimaster.so prolog=on`",
+    ),
     (|f| f.site.policy_file.is = Is::Nothing, "policy_missing", "install conf/aimaster.toml"),
     (|f| f.site.has_limits = false, "baselines_built_in", "conf/baselines"),
     (|f| f.site.worker_is_nobody = true, "worker_is_nobody", "useradd"),

@@ -82,14 +82,17 @@ const ROOT: &str = "# ";
 /// The commands of a page's blocks of a console: after `$ `, or of root. A comment behind one is not part of it.
 fn commands(page: &str) -> Vec<Command> {
     let mut found = Vec::new();
-    let (mut inside, mut block) = (false, None);
+    let (mut inside, mut block, mut indent) = (false, None, "");
     let mut lines = page.lines().peekable();
-    while let Some(line) = lines.next() {
-        if let Some(info) = line.strip_prefix("```") {
+    while let Some(whole) = lines.next() {
+        // A block of a list stands further in, with all of its lines.
+        let line = whole.strip_prefix(indent).unwrap_or(whole);
+        if let Some((before, info)) = whole.split_once("```").filter(|(before, _)| before.trim().is_empty()) {
+            indent = before;
             inside = !inside;
             let mut words = info.split(',').map(str::trim);
             let console = inside && words.next() == Some("console");
-            let of_root = lines.peek().is_some_and(|first| first.starts_with(ROOT));
+            let of_root = lines.peek().is_some_and(|first| first.trim_start().starts_with(ROOT));
             block = console.then(|| (!words.any(|word| word == "ignore"), of_root));
             continue;
         }
@@ -162,10 +165,11 @@ fn every_command_of_the_pages_is_run_by_a_test_or_says_why_not() {
 
 #[test]
 fn commands_are_found_and_wrong_rows_are_told() {
-    let page = "```console\n$ a --b  # c\nout\n# no\n```\n$ no\n```console\n# d\n```\n```console,ignore\n$ e\n```\n```text\n$ no\n```\n";
+    let page = "```console\n$ a --b  # c\nout\n# no\n```\n$ no\n```console\n# d\n```\n```console,ignore\n$ e\n```\n```text\n$ no\n```\n\
+                1. x:\n   ```console\n   # f\n   $ g\n   out\n   ```\n";
     let found: Vec<(String, bool)> = commands(page).into_iter().map(|one| (one.text, one.is_read)).collect();
     let of = |text: &str, is_read: bool| (text.to_owned(), is_read);
-    assert_eq!(found, [of("a --b", true), of("d", true), of("e", false)]);
+    assert_eq!(found, [of("a --b", true), of("d", true), of("e", false), of("f", true), of("g", true)]);
     let told = |command: &str, by: Shown| wrong(command, &by).unwrap_or_default();
     assert!(told("srun", By("tests/none.rs", "x")).contains("no tests/none.rs"));
     assert!(told("srun", By(ACTIONS, "x")).contains("no test x"));
