@@ -57,6 +57,7 @@ pub mod reason;
 pub mod report;
 pub mod request;
 pub mod round;
+pub mod run_stamp;
 pub mod runtime_report;
 mod seen;
 mod standards;

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use cluster::report_writer;
@@ -12,7 +13,10 @@ use diag::report::printable;
 use epilog::c4d::lock::{self, Stopped};
 use epilog::job::EndedJob;
 use epilog::keep::{self, Kept};
-use epilog::run_folder;
+use epilog::{run_folder, sweep};
+
+/// What other jobs left waits for the next epilog if this one's own work took longer: the plugin gives all of it 10 s.
+const FOR_OTHERS: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
     // Not the epilog, but the process that writes its report.
@@ -32,6 +36,7 @@ fn say(line: &str) {
 fn clean() -> Result<()> {
     let job = EndedJob::from_environment(|name| std::env::var(name).ok())
         .context("nothing was cleaned up: it is not known which job ended")?;
+    let begun = Instant::now();
     let root = Path::new(diag::gate::RUN_ROOT);
     let mut reports: Vec<Kept> = Vec::new();
     let visited = run_folder::visit(root, &job, |name, folder| {
@@ -50,6 +55,13 @@ fn clean() -> Result<()> {
     }
     let removed = run_folder::remove(root, &job)
         .with_context(|| format!("job {}: a part of its run folder is left", job.job));
+    if begun.elapsed() < FOR_OTHERS {
+        let swept = sweep::sweep(root, &job, Path::new("/"));
+        if let Some(line) = swept.line() {
+            say(&line);
+        }
+        reports.extend(swept.reports);
+    }
     for (path, written) in keep::put(&reports)? {
         if let Err(error) = written {
             say(&format!(

@@ -80,13 +80,15 @@ pub fn visit(root: &Path, job: &EndedJob, mut show: impl FnMut(&str, &OwnedFd)) 
     Ok(())
 }
 
-const FOLDER: OFlags = OFlags::RDONLY
+/// How a folder is opened, and nothing that is none.
+pub(crate) const FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK);
 
-fn node_folder(root: &Path, job: &EndedJob) -> Result<Option<OwnedFd>, RemoveError> {
+/// The folder of the job's node, if there is one.
+pub(crate) fn node_folder(root: &Path, job: &EndedJob) -> Result<Option<OwnedFd>, RemoveError> {
     let opened = openat(CWD, root, FOLDER, Mode::empty())
         .and_then(|root| openat(root, job.cluster.as_str(), FOLDER, Mode::empty()))
         .and_then(|cluster| openat(cluster, job.node.as_str(), FOLDER, Mode::empty()));
@@ -100,14 +102,20 @@ fn node_folder(root: &Path, job: &EndedJob) -> Result<Option<OwnedFd>, RemoveErr
     }
 }
 
-/// Whether `name` is one of the job's run folders that is over, in the one spelling that the prolog uses.
+/// Whether `name` is one of the job's run folders that is over.
 fn is_of(name: &str, job: &EndedJob) -> bool {
-    let Some((id, restart)) = name.split_once('.') else { return false };
-    let Ok(count) = restart.parse::<u32>() else { return false };
-    id == job.job.to_string() && restart == count.to_string() && job.restart.is_none_or(|last| count <= last)
+    run_of(name).is_some_and(|(id, count)| id == job.job && job.restart.is_none_or(|last| count <= last))
 }
 
-fn entries(folder: &OwnedFd, what: &str, budget: &mut usize) -> Result<Vec<String>, RemoveError> {
+/// Job and restart count of a run folder's name, in the one spelling that the prolog uses.
+pub(crate) fn run_of(name: &str) -> Option<(u32, u32)> {
+    let (job, restart) = name.split_once('.')?;
+    let run = (job.parse().ok()?, restart.parse().ok()?);
+    (format!("{}.{}", run.0, run.1) == name).then_some(run)
+}
+
+/// The names in a folder, within what is left of the budget.
+pub(crate) fn entries(folder: &OwnedFd, what: &str, budget: &mut usize) -> Result<Vec<String>, RemoveError> {
     let refused = |errno: Errno| RemoveError::Refused { what: what.to_owned(), cause: errno.into() };
     let mut names = Vec::new();
     for entry in Dir::read_from(folder).map_err(refused)? {
@@ -122,7 +130,13 @@ fn entries(folder: &OwnedFd, what: &str, budget: &mut usize) -> Result<Vec<Strin
     Ok(names)
 }
 
-fn remove_entry(parent: &OwnedFd, name: &str, depth: usize, budget: &mut usize) -> Result<(), RemoveError> {
+/// Removes a file, a link, or a folder with all that is in it.
+pub(crate) fn remove_entry(
+    parent: &OwnedFd,
+    name: &str,
+    depth: usize,
+    budget: &mut usize,
+) -> Result<(), RemoveError> {
     let refused = |errno: Errno| RemoveError::Refused { what: name.to_owned(), cause: errno.into() };
     let stat = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => stat,

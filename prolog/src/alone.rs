@@ -28,7 +28,6 @@ use zeroize::Zeroizing;
 use crate::assignment::{self, Assignment};
 use crate::history::Past;
 use crate::suite::{self, Bench, Ended};
-use crate::traffic::Traffic;
 use crate::watch::{self, Inquiry};
 use crate::{conclusion, meeting};
 
@@ -237,17 +236,8 @@ async fn run(wanted: &Wanted) -> Result<Report> {
     };
     let assignment = assignment.on(session.roster());
     meeting::introduce(&mut worker, &session, &events).await;
-    let (suite, policy) = (&assignment.suite, &assignment.policy);
     let mut past = Past::none();
-    let mut bench = Bench {
-        suite,
-        policy,
-        facts: &facts,
-        worker: worker.as_mut(),
-        past: &mut past,
-        traffic: Traffic::default(),
-        deadline,
-    };
+    let mut bench = Bench::new(&assignment, &facts, worker.as_mut(), &mut past, deadline);
     let (results, ended) = suite::run(&mut bench, &mut session, &mut stopping, |_, _, _| ()).await;
     task.abort();
     meeting::dismiss(worker, &events).await;

@@ -320,6 +320,11 @@ pub(crate) mod tests {
 
     /// Job 7 of one node, n1.
     pub(crate) fn job() -> JobEnv {
+        job_with(&[])
+    }
+
+    /// The same with more variables.
+    pub(crate) fn job_with(more: &[(&str, &str)]) -> JobEnv {
         let variables = [
             ("SLURM_JOB_ID", "7"),
             ("SLURM_JOB_UID", "1000"),
@@ -327,7 +332,10 @@ pub(crate) mod tests {
             ("SLURMD_NODENAME", "n1"),
             ("SLURM_NODELIST", "n1"),
         ];
-        let value = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, v)| (*v).to_owned());
+        let value = |name: &str| {
+            let found = variables.iter().chain(more).find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
         JobEnv::from_vars(value).unwrap()
     }
 

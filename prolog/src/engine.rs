@@ -158,26 +158,14 @@ mod tests {
     use diag::policy::Policy;
 
     use super::*;
-    use crate::assignment;
+    use crate::assignment::{self, tests};
 
     fn job(gpus: &str) -> JobEnv {
         job_with(gpus, &[])
     }
 
     fn job_with(gpus: &str, more: &[(&str, &str)]) -> JobEnv {
-        let variables = [
-            ("SLURM_JOB_ID", "7"),
-            ("SLURM_JOB_UID", "1000"),
-            ("SLURM_CLUSTER_NAME", "aim"),
-            ("SLURMD_NODENAME", "n1"),
-            ("SLURM_NODELIST", "n1"),
-            ("SLURM_JOB_GPUS", gpus),
-        ];
-        let value = |name: &str| {
-            let found = variables.iter().chain(more).find(|(key, _)| *key == name);
-            found.map(|(_, value)| (*value).to_owned())
-        };
-        JobEnv::from_vars(value).unwrap()
+        tests::job_with(&[&[("SLURM_JOB_GPUS", gpus)], more].concat())
     }
 
     fn assignment(gpus: &str, policy: &str) -> Assignment {

@@ -30,7 +30,6 @@ use prolog::meeting;
 use prolog::progress::Progress;
 use prolog::run_folder::RunFolder;
 use prolog::suite::{self, Bench};
-use prolog::traffic::Traffic;
 use prolog::watch::{self, Inquiry, Stop, Stopping};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::task::JoinHandle;
@@ -236,16 +235,7 @@ async fn check(assignment: &Assignment, begun: (Instant, Timestamp), events: &Ev
     let progress = session.is_leader().then(|| Progress::start(Arc::clone(&scontrol), job_id, deadline));
     let mut shown = None;
     let (results, ended) = {
-        let suite = &assignment.suite;
-        let mut bench = Bench {
-            suite,
-            policy,
-            facts: &facts,
-            worker: worker.as_mut(),
-            past: &mut past,
-            traffic: Traffic::default(),
-            deadline,
-        };
+        let mut bench = Bench::new(assignment, &facts, worker.as_mut(), &mut past, deadline);
         suite::run(&mut bench, &mut session, &mut stopping, |session, results, next| {
             leading.store(session.is_leader(), Ordering::Relaxed);
             if let Some(progress) = &progress {

@@ -1,15 +1,18 @@
 //! The folder of one run on one node, `/run/aimaster/<cluster>/<node>/<job>.<restart>/`: where the launch gate
-//! stands, and what the plugin puts into tasks. Root's own and closed to others, since it says what was found of a job; the
-//! epilog removes it. Every step down is taken from an open folder, without following links.
+//! stands, what the plugin puts into tasks, and when the run began. Root's own and closed to others, since it says what was
+//! found of a job; the epilog removes it. Every step down is taken from an open folder, without following links.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use cluster::slurm::config::{self, SlurmConf};
 use cluster::slurm::environment::JobEnv;
 use diag::gate::{self, Gate};
+use diag::run_stamp::{self, RunStamp};
 use diag::telemetry::{self, Telemetry};
+use kernels::sysfs::{self, Root};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, fstat, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
@@ -25,6 +28,7 @@ pub struct RunFolder {
     root: PathBuf,
     names: [String; 3],
     path: PathBuf,
+    slurm_conf: Option<PathBuf>,
 }
 
 impl RunFolder {
@@ -37,7 +41,8 @@ impl RunFolder {
     fn below(root: &Path, job: &JobEnv) -> Self {
         let run = format!("{}.{}", job.job_id, job.restart);
         let path = root.join(&job.cluster).join(&job.node).join(&run);
-        Self { root: root.to_owned(), names: [job.cluster.clone(), job.node.clone(), run], path }
+        let names = [job.cluster.clone(), job.node.clone(), run];
+        Self { root: root.to_owned(), names, path, slurm_conf: job.slurm_conf.clone() }
     }
 
     /// Where it is.
@@ -46,12 +51,24 @@ impl RunFolder {
         &self.path
     }
 
-    /// Makes the folder, if it is not there.
+    /// Makes the folder, if it is not there, and says in it when that was.
     ///
     /// # Errors
     /// If the system refuses, or something else is in its place.
     pub fn make(&self) -> io::Result<()> {
-        self.open().map(drop)
+        self.open().map(|folder| self.stamp(&folder))
+    }
+
+    /// Says when this run began. It does not matter to the job: a run that does not say it is never taken for over, so an
+    /// earlier one's word must not stay.
+    fn stamp(&self, folder: &OwnedFd) {
+        let written = stamp_of(self.slurm_conf.as_deref()).is_some_and(|stamp| {
+            serde_json::to_vec(&stamp).is_ok_and(|text| self.write(run_stamp::FILE_NAME, &text).is_ok())
+        });
+        if !written {
+            // There may be none.
+            _ = unlinkat(folder, run_stamp::FILE_NAME, AtFlags::empty());
+        }
     }
 
     fn open(&self) -> io::Result<OwnedFd> {
@@ -67,7 +84,9 @@ impl RunFolder {
     /// # Errors
     /// If the folder or the file can't be written.
     pub fn write_gate(&self, gate: &Gate) -> io::Result<()> {
-        self.write(gate::FILE_NAME, &serde_json::to_vec(gate)?)
+        self.write(gate::FILE_NAME, &serde_json::to_vec(gate)?)?;
+        // After it: on a full disk the gate is what matters.
+        self.make()
     }
 
     /// Leaves for the plugin what it puts into the tasks' environment, whole or not at all.
@@ -91,6 +110,15 @@ impl RunFolder {
         File::from(file).write_all(text)?;
         Ok(renameat(&folder, &fresh, &folder, name)?)
     }
+}
+
+/// Now, on this node; `None` where it does not say when that is.
+fn stamp_of(slurm_conf: Option<&Path>) -> Option<RunStamp> {
+    let machine = Root::new("/");
+    let uptime_s = sysfs::uptime_s(&machine)?.try_into().ok()?;
+    let conf = config::locate(slurm_conf).and_then(|path| SlurmConf::read(&path));
+    let lasting = conf.is_ok_and(|conf| conf.has_extern_steps());
+    Some(RunStamp::new(sysfs::boot_id(&machine)?, uptime_s, lasting))
 }
 
 /// Opens a folder of this process's own with this mode; makes it if it is not there.
@@ -138,6 +166,29 @@ mod tests {
         for path in folder.path().ancestors().skip(1).take(3) {
             assert_eq!(mode(path), 0o755, "{}", path.display());
         }
+    }
+
+    #[test]
+    fn a_run_says_when_it_began_and_no_earlier_one_s_word_stays() {
+        let base = tempfile::tempdir().unwrap();
+        let conf = base.path().join("slurm.conf");
+        fs::write(&conf, "PrologFlags=Alloc,Contain\n").unwrap();
+        let job = JobEnv { slurm_conf: Some(conf.clone()), ..job() };
+        let folder = RunFolder::below(&base.path().join("aimaster"), &job);
+        let file = folder.path().join(run_stamp::FILE_NAME);
+        let said = || serde_json::from_slice::<RunStamp>(&fs::read(&file).unwrap()).unwrap();
+        folder.make().unwrap();
+        let first = said();
+        assert!(first.lasting && first.uptime_s > 0 && !first.boot.is_empty(), "{first:?}");
+        fs::write(&file, serde_json::to_vec(&RunStamp { uptime_s: 0, ..first.clone() }).unwrap()).unwrap();
+        fs::write(&conf, "PrologFlags=Alloc\n").unwrap();
+        folder.write_gate(&Gate::open(Vec::new())).unwrap();
+        let second = said();
+        assert!(!second.lasting && second.uptime_s >= first.uptime_s, "{second:?}");
+        // It can't be written: what stood there is gone all the same.
+        fs::create_dir(folder.path().join("run.json.new")).unwrap();
+        folder.write_gate(&Gate::open(Vec::new())).unwrap();
+        assert!(!file.exists() && folder.path().join(gate::FILE_NAME).exists());
     }
 
     #[test]

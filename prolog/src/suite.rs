@@ -16,6 +16,7 @@ use diag::round::{NodeOutcome, Round, RoundResult, Step};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use crate::assignment::Assignment;
 use crate::checks::{self, Context, Support};
 use crate::history::Past;
 use crate::traffic::Traffic;
@@ -52,6 +53,21 @@ pub struct Bench<'b> {
     pub traffic: Traffic,
     /// When the request's time is over.
     pub deadline: Instant,
+}
+
+impl<'b> Bench<'b> {
+    /// For what is to be done, on this node.
+    #[must_use]
+    pub fn new(
+        assignment: &'b Assignment,
+        facts: &'b NodeFacts,
+        worker: Option<&'b mut Worker>,
+        past: &'b mut Past,
+        deadline: Instant,
+    ) -> Self {
+        let Assignment { suite, policy, .. } = assignment;
+        Self { suite, policy, facts, worker, past, traffic: Traffic::default(), deadline }
+    }
 }
 
 /// How the loop ended.

@@ -38,7 +38,8 @@ pub fn prolog(spank: &SpankHandle, arguments: &Arguments) {
 
 /// Runs `aimaster-epilog`.
 pub fn epilog(spank: &SpankHandle, arguments: &Arguments) {
-    let after = "the job's run folder may stay until the node starts anew, nothing else depends on it";
+    let after =
+        "the job's run folder may stay until a later job ends on this node, nothing else depends on it";
     start(spank, arguments, "aimaster-epilog", (Limits::EPILOG, EPILOG_STARTS), after);
 }
 

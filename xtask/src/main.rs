@@ -267,5 +267,9 @@ fn test(only: Option<&str>) -> Result<()> {
     stages.run("build", || cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"]));
     // All packages in one call: alone, a package's dependencies have other features and are compiled again.
     stages.run("tests", || cargo(&["test", "--workspace", "--no-fail-fast", "--", SIDE_BY_SIDE]));
+    match versions::fetched() {
+        Some(roots) => stages.run("versions", || versions::surface(&roots)),
+        None => stages.skip("versions", "not fetched yet, run `cargo xtask versions` once"),
+    }
     stages.finish()
 }

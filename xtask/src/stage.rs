@@ -13,17 +13,29 @@ pub const SIDE_BY_SIDE: &str = "--test-threads=6";
 pub struct Stages {
     only: Option<String>,
     done: Vec<(&'static str, Duration, bool)>,
+    skipped: Vec<(&'static str, &'static str)>,
 }
 
 impl Stages {
     /// No stage yet; `only` keeps those whose name contains it.
     pub fn new(only: Option<&str>) -> Self {
-        Self { only: only.map(ToOwned::to_owned), done: Vec::new() }
+        Self { only: only.map(ToOwned::to_owned), done: Vec::new(), skipped: Vec::new() }
+    }
+
+    fn is_wanted(&self, name: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| name.contains(only))
+    }
+
+    /// Notes a stage that can't run here, and what to do for it.
+    pub fn skip(&mut self, name: &'static str, why: &'static str) {
+        if self.is_wanted(name) {
+            self.skipped.push((name, why));
+        }
     }
 
     /// Runs a stage and notes how it went.
     pub fn run(&mut self, name: &'static str, stage: impl FnOnce() -> Result<()>) {
-        if self.only.as_deref().is_some_and(|only| !name.contains(only)) {
+        if !self.is_wanted(name) {
             return;
         }
         eprintln!("== {name}");
@@ -49,9 +61,12 @@ impl Stages {
         for (name, took, ok) in &self.done {
             println!("{name:<12} {:>7.1}  {}", took.as_secs_f64(), if *ok { "ok" } else { "FAILED" });
         }
+        for (name, why) in &self.skipped {
+            println!("{name:<12} {:>7}  skipped: {why}", "-");
+        }
         let total: Duration = self.done.iter().map(|(_, took, _)| *took).sum();
         println!("{:<12} {:>7.1}", "total", total.as_secs_f64());
-        if self.done.is_empty() {
+        if self.done.is_empty() && self.skipped.is_empty() {
             bail!("no stage has that name");
         }
         if self.failed() {

@@ -92,6 +92,17 @@ const SCENARIOS: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Those of them that show what a release could change: how it parses options, what reaches a prolog, drains, requeues, epilogs,
+/// and which plugin it takes. They are quick enough for every change.
+const SURFACE: &[&str] = &[
+    "submission::wrong_input_never_queues_with_an_optional_plugin",
+    "submission::the_request_arrives_however_the_environment_is_exported",
+    "actions::a_requeued_job_keeps_what_is_the_user_s_and_the_admin_s",
+    "launch_gate::the_epilog_removes_the_job_s_run_folder",
+    "a_plugin_of_another_release_is_refused_and_does_no_harm",
+    "plugin_and_helpers_are_replaced_under_running_jobs",
+];
+
 /// One test's end.
 #[derive(Clone, Copy, PartialEq)]
 enum End {
@@ -127,11 +138,47 @@ pub fn versions(wanted: Option<&str>) -> Result<()> {
     // The helpers, and the ranks that tests play.
     cargo(&["build", "--quiet", "--workspace", "--all-targets"])?;
     let mut shown = Vec::new();
+    let all: Vec<&str> = SCENARIOS.iter().flat_map(|(_, tests)| tests.iter().copied()).collect();
     for root in &roots {
         eprintln!("== Slurm {}", root.version);
-        shown.push(run(root)?);
+        shown.push(run(root, &PROGRAMS, &all)?);
     }
     print_table(&shown)
+}
+
+/// What was fetched of all releases earlier; `None`: not all of it is here. It asks no package source.
+#[must_use]
+pub fn fetched() -> Option<Vec<root::Root>> {
+    RELEASES
+        .iter()
+        .map(|(release, suites)| {
+            let here = |suite: &&str| root::fetched(suite).filter(|root| root.version.starts_with(release));
+            suites.iter().find_map(here)
+        })
+        .collect()
+}
+
+/// Runs what a release could change on all of them at once: their jobs mostly wait.
+///
+/// # Errors
+/// A test fails or is not there.
+pub fn surface(roots: &[root::Root]) -> Result<()> {
+    let shown = std::thread::scope(|scope| {
+        let all: Vec<_> =
+            roots.iter().map(|root| scope.spawn(move || run(root, &["side_by_side"], SURFACE))).collect();
+        all.into_iter().map(|one| one.join().unwrap_or_else(|_| bail!("a thread ended"))).collect::<Vec<_>>()
+    });
+    let mut bad = Vec::new();
+    for one in shown {
+        let one = one?;
+        println!("Slurm {}: {} tests, {:.0} s", one.slurm, one.tests.len(), one.seconds);
+        let cells = SURFACE.iter().map(|test| cell(&one, &[test]));
+        bad.extend(cells.filter(|cell| !cell.starts_with("ok")).map(|cell| format!("{}: {cell}", one.slurm)));
+    }
+    if !bad.is_empty() {
+        bail!("{}", bad.join("; "));
+    }
+    Ok(())
 }
 
 /// The release of Debian that has this Slurm today; the newest where none has it.
@@ -149,13 +196,13 @@ fn suite_of(release: &str, suites: &'static [&'static str]) -> Result<&'static s
     Ok(suite)
 }
 
-fn run(root: &root::Root) -> Result<Shown> {
+fn run(root: &root::Root, programs: &[&str], tests: &[&str]) -> Result<Shown> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["test", "--workspace", "--no-fail-fast"]);
-    command.args(PROGRAMS.iter().flat_map(|program| ["--test", program]));
+    command.args(programs.iter().flat_map(|program| ["--test", program]));
     // Those that need a newer Slurm than this machine's are marked as ignored.
     command.args(["--", SIDE_BY_SIDE, "--include-ignored"]);
-    command.args(SCENARIOS.iter().flat_map(|(_, tests)| tests.iter()));
+    command.args(tests);
     command.env(ROOT_VARIABLE, &root.path).stdout(Stdio::piped());
     let start = Instant::now();
     let mut child = command.spawn().context("can't start cargo")?;
@@ -163,7 +210,7 @@ fn run(root: &root::Root) -> Result<Shown> {
     let mut tests = BTreeMap::new();
     for line in lines {
         let line = line.context("can't read the tests' output")?;
-        println!("{line}");
+        println!("{}: {line}", root.version);
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             ["test", name, "...", "ok"] => drop(tests.insert(name.to_owned(), End::Passed)),

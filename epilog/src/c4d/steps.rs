@@ -31,10 +31,10 @@ const MOST_FILES: usize = 20_000;
 const EXTERN: &str = "4294967292";
 
 /// Where the kernel lists bound sockets.
-const BOUND: &str = "/proc/net/unix";
+pub(crate) const BOUND: &str = "/proc/net/unix";
 
 /// Most bytes of that list: some hundred thousand sockets. Users make them, and a longer list is one that can't be looked at.
-const MOST_BOUND_BYTES: u64 = 32 << 20;
+pub(crate) const MOST_BOUND_BYTES: u64 = 32 << 20;
 
 /// Looks for the job's steps.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ fn all(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
 }
 
 /// `<prefix><step>`, or `<prefix><step>.<component>` of a heterogeneous step.
-fn is_step(name: &str, prefix: &str) -> bool {
+pub(crate) fn is_step(name: &str, prefix: &str) -> bool {
     let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     name.strip_prefix(prefix).is_some_and(|rest| rest.split('.').count() <= 2 && rest.split('.').all(number))
 }

@@ -39,6 +39,9 @@ pub struct State {
     pub mend: &'static str,
 }
 
+/// The state in which the epilog's helper can open no run folder.
+pub const NO_EPILOG: &str = "epilog has 4 descriptors";
+
 /// Whom it hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
@@ -112,6 +115,9 @@ pub enum End {
     Forgotten,
 }
 
+/// All of them: those of a job that had no fault in the end.
+const ANY: &[End] = &[End::Ran, End::RanAgain, End::BrokenOff, End::NotStarted, End::Refused, End::Forgotten];
+
 /// One cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
@@ -132,6 +138,12 @@ impl Cell {
     #[must_use]
     pub fn name(&self) -> String {
         format!("{} {} {} {}", self.fault, self.target, self.at, self.phase)
+    }
+
+    /// The same for a job that the fault missed: it may end as it likes, and all else must hold.
+    #[must_use]
+    pub fn missed(&self) -> Self {
+        Self { ends: ANY, ..*self }
     }
 
     /// Whether the job is one of sbatch. Faults that Slurm answers by a requeue get one that can be requeued.
@@ -156,11 +168,15 @@ impl Cell {
         if self.at == "n3" { "n2" } else { "n3" }
     }
 
-    /// Whether Slurm may never run the job's epilogs: what a controller ended while its clock was ahead is over only in an hour
-    /// for it. What an epilog would have removed stays in /run.
+    /// Whether no epilog may come, or one that can do nothing: what a controller ended while its clock was ahead is over only in
+    /// an hour for it. What the epilog would have removed is another job's epilog to remove.
     #[must_use]
     pub fn loses_epilogs(&self) -> bool {
-        self.target == Target::Slurmctld && matches!(self.fault, Fault::Clock(1..))
+        match self.fault {
+            Fault::Clock(1..) => self.target == Target::Slurmctld,
+            Fault::State(state) => state.name == NO_EPILOG,
+            _ => false,
+        }
     }
 
     /// Whether the whole node stands still, so that nothing on it can end in time.

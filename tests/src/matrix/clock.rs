@@ -60,6 +60,14 @@ impl Site {
     /// A daemon does not come back.
     pub fn mend_clock(&self, machine: &str) -> Result<()> {
         fs::remove_file(self.run_file(machine, FILE)?).context("the clock's file")?;
+        self.keep_clock(machine)
+    }
+
+    /// The clock of a machine will not be moved after all.
+    ///
+    /// # Errors
+    /// A daemon does not come back.
+    pub fn keep_clock(&self, machine: &str) -> Result<()> {
         self.script(machine, &format!("rm {PRELOAD}"))?;
         self.restart_daemons(machine)
     }

@@ -157,9 +157,9 @@ fn mentions(result: &Value, words: &str) -> bool {
 
 fn ended(result: &Value) -> String {
     let end = result["end"].as_str().unwrap_or("no end");
-    let late = if result["too_late"] == true { " (the target had ended)" } else { "" };
+    let missed = result["missed"].as_str().map(|why| format!(" ({why})")).unwrap_or_default();
     let wrong = if result["wrong"].as_array().is_some_and(Vec::is_empty) { "" } else { " **WRONG**" };
-    format!("{end}{late}{wrong}")
+    format!("{end}{missed}{wrong}")
 }
 
 fn drained(result: &Value) -> String {
@@ -173,7 +173,7 @@ fn drained(result: &Value) -> String {
 
 fn value(done: &Done) -> Value {
     let mut value = of_seen(&done.seen);
-    value["too_late"] = done.too_late.into();
+    value["missed"] = done.missed.into();
     value["took_s"] = done.took.as_secs_f64().into();
     value
 }
@@ -202,8 +202,14 @@ pub fn line(done: &Done) -> String {
         seen.longest.as_secs_f64(),
         done.took.as_secs_f64()
     );
-    if done.too_late {
-        text += ", too late";
+    if let Some(why) = done.missed {
+        let _ = write!(text, ", missed: {why}");
+    }
+    if seen.unswept > 0 {
+        let _ = write!(text, ", {} run folders had no epilog", seen.unswept);
+    }
+    if seen.forgotten > 0 {
+        let _ = write!(text, ", {} slurmstepds were forgotten", seen.forgotten);
     }
     for one in &seen.slurm_drained {
         let _ = write!(text, "; Slurm drained {one}");

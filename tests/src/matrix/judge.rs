@@ -2,14 +2,18 @@
 //! the next cell needs.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process};
 
 use super::cell::{Cell, End, LEADER, NODES, Target};
 use super::lives::{Life, Lives};
 use super::reach::Front;
 use super::site::{DEADLINE, Site, controller_answers};
 use crate::fields::Record;
+use crate::process::pid_of;
 use crate::slurm::JobId;
 
 /// A prolog may outlive its deadline by so much.
@@ -42,6 +46,10 @@ pub struct Seen {
     pub slurm_drained: Vec<String>,
     /// Nodes that the product drained.
     pub drained: Vec<String>,
+    /// Run folders that were there when nodes were idle again, since Slurm ran no epilog of the job.
+    pub unswept: usize,
+    /// Processes of the job's slurmstepds that were there then, since Slurm forgot them.
+    pub forgotten: usize,
     /// By what the user or admin knows: `user`, `report`, `log`, `Slurm`.
     pub told: &'static str,
     /// What does not hold.
@@ -122,10 +130,7 @@ pub fn judge(
     drains(site, cell.bad(), &mut seen);
     drop(bad);
     if cell.loses_epilogs() {
-        for folder in site.run_folders() {
-            // One that goes meanwhile is what should be.
-            let _ = std::fs::remove_dir_all(folder);
-        }
+        swept(site, lives, &names, &mut seen);
     }
     gone(site, lives, &names, &mut seen);
     lived(&bounded(cell, lives.since(&names, since), &spaces), DEADLINE, &mut seen);
@@ -177,11 +182,43 @@ pub fn drains(site: &Site, bad: Option<&str>, seen: &mut Seen) {
 
 /// No process of ours, and nothing in the run folder.
 pub fn gone(site: &Site, lives: &Lives, names: &[String], seen: &mut Seen) {
+    wait_gone(lives, names, || site.run_folders(), seen);
+}
+
+/// Where Slurm may never run the job's epilogs: once that is long ago, what is left goes with the next job on the node.
+fn swept(site: &Site, lives: &Lives, names: &[String], seen: &mut Seen) {
+    wait_gone(lives, names, Vec::new, seen);
+    if let Err(error) = next_job(site, seen) {
+        seen.wrong.push(format!("the job whose epilogs remove what is left: {error:#}"));
+    }
+}
+
+fn next_job(site: &Site, seen: &mut Seen) -> anyhow::Result<()> {
+    site.put_back()?;
+    for node in site.cluster.nodes() {
+        let left = site.cluster.run_folders(node)?;
+        seen.unswept += left.len();
+        // A job with a slurmstepd is here, also one that a controller forgot until its clock is right. That is not waited for.
+        let jobs: Vec<String> =
+            left.iter().filter_map(|path| Some(path.file_stem()?.to_str()?.into())).collect();
+        for process in site.cluster.processes(node)? {
+            if jobs.iter().any(|job| process.cmdline.contains(&format!("slurmstepd: [{job}."))) {
+                kill_process(pid_of(process.host_pid)?, Signal::KILL)?;
+                seen.forgotten += 1;
+            }
+        }
+        site.cluster.age_runs(node)?;
+    }
+    let all = format!("-N{}", site.cluster.nodes().len());
+    site.cluster.srun([all.as_str(), "true"]).ok().map(drop)
+}
+
+fn wait_gone(lives: &Lives, names: &[String], folders: impl Fn() -> Vec<PathBuf>, seen: &mut Seen) {
     let begun = Instant::now();
     loop {
         let mut left: Vec<String> =
             lives.now(names).iter().map(|life| format!("{} ({})", life.comm, life.pid)).collect();
-        left.extend(site.run_folders().iter().map(|path| path.display().to_string()));
+        left.extend(folders().iter().map(|path| path.display().to_string()));
         if left.is_empty() {
             return;
         }

@@ -27,6 +27,12 @@ const SLOW: u64 = 20_000;
 /// What the program of a job prints first.
 pub const STARTED: &str = "program started";
 
+/// What it prints last.
+const ENDED: &str = "program ended";
+
+/// What a coordinator writes last, in the run folder.
+const GATE: &str = "gate.json";
+
 /// A job on its way.
 pub struct Front {
     /// Its name.
@@ -106,7 +112,7 @@ pub fn submit(site: &Site, cell: &Cell, name: &str) -> Result<Front> {
     if cell.target == Target::Agent || cell.at == "n3" {
         arguments.push("--runtime-check");
     }
-    let program = format!("echo {STARTED}; sleep {seconds}; echo program ended");
+    let program = format!("echo {STARTED}; sleep {seconds}; echo {ENDED}");
     let output = format!("--output={name}.out");
     let command = if batch {
         let script = format!("#!/bin/sh\n{program}\n");
@@ -118,17 +124,17 @@ pub fn submit(site: &Site, cell: &Cell, name: &str) -> Result<Front> {
     Ok(Front { name: name.to_owned(), command: command.context("the job's command")?, batch })
 }
 
-/// Waits until the job is in the phase.
+/// Waits until the job is in the phase; `false`: it is past it, and nobody looked while it was there.
 ///
 /// # Errors
 /// It never came there: what was seen instead.
-pub fn reach(site: &Site, cell: &Cell, front: &Front, lives: &Lives) -> Result<()> {
+pub fn reach(site: &Site, cell: &Cell, front: &Front, lives: &Lives) -> Result<bool> {
     let what = format!("{}: the phase", cell.name());
     let spaces = site.namespaces();
     let reached = until(SOON, what, || {
         let there = lives_of(lives, &spaces);
         let at = |node: &str, comm: &str| there.iter().any(|(on, name, _)| on == node && name == comm);
-        Ok(match cell.phase {
+        let here = match cell.phase {
             Phase::Submit => true,
             Phase::Facts => at(facts_at(cell), "aimaster-worker"),
             Phase::Join => at(cell.late(), "aimaster-prolog") && connected(site, LEADER)?,
@@ -141,19 +147,44 @@ pub fn reach(site: &Site, cell: &Cell, front: &Front, lives: &Lives) -> Result<(
             Phase::Launch if cell.target == Target::Step => {
                 site.cluster.processes(cell.at)?.iter().any(super::inject::is_step)
             }
-            Phase::Launch => site.run_folders().iter().any(|folder| folder.join("gate.json").exists()),
+            Phase::Launch => site.run_folders().iter().any(|folder| folder.join(GATE).exists()),
             Phase::Run => front.started(site),
             Phase::Epilog => at(epilog_at(cell), "aimaster-epilog"),
-        }
-        .then_some(()))
+        };
+        Ok(if is_past(site, cell, front) { Some(false) } else { here.then_some(true) })
     });
-    if let Err(error) = reached {
-        bail!("{error:#}; processes {:?}; the user sees:\n{}", lives_of(lives, &spaces), front.output(site));
+    let here = match reached {
+        Ok(here) => here,
+        Err(error) => {
+            let there = lives_of(lives, &spaces);
+            bail!("{error:#}; processes {there:?}; the user sees:\n{}", front.output(site));
+        }
+    };
+    if !here {
+        return Ok(false);
     }
     if cell.target == Target::Agent && cell.phase != Phase::Launch {
         site.cluster.wait_agents(&[cell.at], SOON).context("its agent")?;
     }
-    Ok(())
+    Ok(true)
+}
+
+/// Whether the phase is over. Those that a gate holds open are not; where a node is to be found at fault, none may be found.
+fn is_past(site: &Site, cell: &Cell, front: &Front) -> bool {
+    match cell.phase {
+        Phase::Submit | Phase::Facts | Phase::Join | Phase::Epilog => false,
+        Phase::Measure => site.run_folders().iter().any(|folder| folder.join(GATE).exists()),
+        Phase::Act => front.started(site),
+        Phase::Launch | Phase::Run => front.output(site).contains(ENDED),
+    }
+}
+
+/// Whether a coordinator that was just hit had already done all it had to do.
+#[must_use]
+pub fn was_past(site: &Site, cell: &Cell) -> bool {
+    let folders = site.cluster.run_folders(cell.at).unwrap_or_default();
+    let done = folders.iter().any(|folder| folder.join(GATE).exists());
+    (cell.target, cell.phase) == (Target::Coordinator, Phase::Measure) && done
 }
 
 /// Node, name and id of the product's processes now.

@@ -179,12 +179,8 @@ impl Site {
     /// The run folders of all nodes.
     #[must_use]
     pub fn run_folders(&self) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        for node in self.cluster.nodes() {
-            let Ok(folder) = self.run_file(node, &format!("aimaster/aim/{node}")) else { continue };
-            found.extend(fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()));
-        }
-        found
+        let each = |node: &str| self.cluster.run_folders(node).unwrap_or_default();
+        self.cluster.nodes().into_iter().flat_map(each).collect()
     }
 
     /// The record of the job of this name, if the controller answers and knows it.

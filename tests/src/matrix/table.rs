@@ -1,7 +1,7 @@
 //! The cells, as data. A new one is a row: what is done, to whom on which node, in which phases, and how the job may end
 //! then. The invariants that hold for every cell are in `judge`.
 
-use super::cell::{Cell, End, Fault, Phase, State, Target};
+use super::cell::{Cell, End, Fault, NO_EPILOG, Phase, State, Target};
 
 use End::{BrokenOff, Forgotten, NotStarted, Ran, RanAgain, Refused};
 use Fault::{Cancel, Clock, Cut, Kill, Reconfigure, Requeue, Slow, Stop, Term};
@@ -205,6 +205,7 @@ const STATES: &[Fault] = &[
     limit("worker has 16 MB", "echo ulimit -v 16000 >/run/limit.aimaster-worker", "rm /run/limit.*"),
     limit("worker has 100 MB", "echo ulimit -v 100000 >/run/limit.aimaster-worker", "rm /run/limit.*"),
     memory!("coordinator's group has 6 MB", "6M", "aimaster-prolog"),
+    limit(NO_EPILOG, "echo ulimit -n 4 >/run/limit.aimaster-epilog", "rm /run/limit.*"),
     limit("epilog has 8 descriptors", "echo ulimit -n 8 >/run/limit.aimaster-epilog", "rm /run/limit.*"),
     limit("epilog has 8 MB", "echo ulimit -v 8000 >/run/limit.aimaster-epilog", "rm /run/limit.*"),
 ];

@@ -168,6 +168,7 @@ fn an_agent_ends_without_an_epilog_and_a_frozen_one_holds_no_node() {
     let report = cluster.runtime_report("n1", job, 0).unwrap();
     assert!(report["finished"]["because"].as_str().unwrap().contains("no step"), "{report:#}");
     helper.undo().unwrap();
+    what_had_no_epilog_goes_with_a_later_job(&cluster, job);
 
     // Nor is one started that can't be, and the job is told.
     let helper = cluster.remove_helper("n1", c4d::AGENT).unwrap();
@@ -175,6 +176,39 @@ fn an_agent_ends_without_an_epilog_and_a_frozen_one_holds_no_node() {
     let told = format!("{NODE_DIR}/{} can't be started", c4d::AGENT);
     assert!(output.stdout == "ran\n" && output.stderr.contains(&told), "{}", output.stderr);
     helper.undo().unwrap();
+}
+
+/// `over` has ended and left its run folder; another job comes, stays, and a third one's epilog looks.
+fn what_had_no_epilog_goes_with_a_later_job(cluster: &Cluster, over: JobId) {
+    let folders = || {
+        let all = cluster.run_folders("n1").unwrap();
+        let mut names: Vec<String> =
+            all.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    };
+    let later = || {
+        cluster.srun(["-n1", "true"]).ok().unwrap();
+        let last = format!("{}.0", cluster.last_job().unwrap());
+        wait::until(GONE, "its own epilog", || Ok((!folders().contains(&last)).then_some(()))).unwrap();
+    };
+    let name = |job: JobId| format!("{job}.0");
+    later();
+    assert_eq!(folders(), [name(over)], "it ended a moment ago");
+    let here = cluster.submit(LONG, ["-n1"]).unwrap();
+    cluster.wait_state(here, "RUNNING", SOON).unwrap();
+    wait::until(SOON, "its folder", || Ok(folders().contains(&name(here)).then_some(()))).unwrap();
+    cluster.age_runs("n1").unwrap();
+    later();
+    wait::until(GONE, "the old one goes", || Ok((folders() == [name(here)]).then_some(()))).unwrap();
+    let line = format!("removed run folder {}", name(over));
+    wait::until(GONE, "slurmd's log has it", || {
+        let log = std::fs::read_to_string(cluster.log_file("slurmd.n1.log"))?;
+        Ok(log.contains(&line).then_some(()))
+    })
+    .unwrap();
+    cancel(cluster, here);
+    cluster.wait_no_trace(&["n1"], GONE).unwrap();
 }
 
 /// Jobs in a row.

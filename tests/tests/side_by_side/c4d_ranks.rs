@@ -88,13 +88,13 @@ fn the_site_can_switch_telemetry_or_all_of_it_off() {
     let (output, files) = seen();
     assert_eq!(output.stdout.lines().collect::<Vec<_>>(), [" ", "closed"], "{output:?}");
     assert!(output.stderr.contains("Permission denied"), "{output:?}");
-    assert_eq!(files, ["c4d.lock", "gate.json", "keep.json", "runtime.json"], "{output:?}");
+    assert_eq!(files, ["c4d.lock", "gate.json", "keep.json", "run.json", "runtime.json"], "{output:?}");
     cluster.wait_idle(1, SOON).unwrap();
 
     aimaster_tests::product::set_policy(&cluster, "runtime.enabled = false").unwrap();
     let (output, files) = seen();
     assert_eq!(output.stdout.lines().collect::<Vec<_>>(), [" ", "closed"], "{output:?}");
-    assert_eq!(files, ["gate.json"], "{output:?}");
+    assert_eq!(files, ["gate.json", "run.json"], "{output:?}");
     assert!(output.stderr.contains("switched the runtime check off"), "{}", output.stderr);
     cluster.wait_idle(1, SOON).unwrap();
 

@@ -110,6 +110,14 @@ pub fn ready(release: &str) -> Result<Root> {
     Ok(Root { path, version })
 }
 
+/// The root of a release that is here already, whatever is newer by now.
+#[must_use]
+pub fn fetched(release: &str) -> Option<Root> {
+    let folder = Path::new(CACHE).join(release);
+    let version = fs::read_to_string(folder.join("root.version")).ok()?;
+    Some(Root { path: folder.join("root"), version })
+}
+
 /// The version of slurmd in a release, as `24.11.5-4`.
 ///
 /// # Errors
