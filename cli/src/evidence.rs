@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use cluster::report_file::REPORT_FILE;
 use diag::policy::{Paths, Policy};
 use diag::report::{Report, printable};
-use prolog::alone::CHECK_NODE;
+use prolog::on_demand::CHECK_NODE;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;

@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
-pub mod alone;
 pub mod assignment;
 pub mod checks;
 pub mod components;
@@ -13,6 +12,7 @@ pub mod events;
 mod hardware;
 pub mod history;
 pub mod meeting;
+pub mod on_demand;
 pub mod progress;
 pub mod protocol;
 pub mod publish;

@@ -21,12 +21,12 @@ use diag::report::{phase_line, printable};
 use diag::round::RoundResult;
 use jiff::Timestamp;
 use prolog::agent;
-use prolog::alone;
 use prolog::assignment::{self, Assignment, REQUEST_VARIABLE};
 use prolog::conclusion::{self, Run};
 use prolog::engine;
 use prolog::history;
 use prolog::meeting;
+use prolog::on_demand;
 use prolog::progress::Progress;
 use prolog::run_folder::RunFolder;
 use prolog::suite::{self, Bench};
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     if let Some(done) = report_writer::write_report(std::env::args_os().skip(1)) {
         return done;
     }
-    if let Some(done) = alone::check_node(std::env::args().skip(1)) {
+    if let Some(done) = on_demand::check_node(std::env::args().skip(1)) {
         return done;
     }
     // It will hold keys, and no core file is to. Where that can't be said, it runs all the same.
