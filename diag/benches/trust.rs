@@ -5,7 +5,7 @@
 //!
 //! Arguments (after `--`), each `name=number`, all with defaults: `healthy` jobs, `from` which seed on, `singles` whether to
 //! put one fault at each place (2: the network's only), `places` in a job of 1,024 nodes, `pairs` of faults, `between`
-//! how many jobs with a slow way between leaves, `curve` runs a point, `rules` whether to
+//! how many jobs with a slow way between leaves, and as many with a slow leaf, `curve` runs a point, `rules` whether to
 //! compare, `cost` whether to measure it; `plots=FOLDER` has pictures of curve and cost written there. The first seed of a part
 //! is 0; 100,000 healthy jobs take some three hours of processor time.
 #![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         right &= faults::singles(&OF_THE_NETWORK, places, true);
     }
     right &= faults::pairs(count("pairs", 2000));
-    right &= faults::slow_between_leaves(count("between", 5000));
+    right &= faults::slow_switches(count("between", 5000));
     if count("curve", 200) > 0 {
         faults::curve(count("curve", 200));
     }

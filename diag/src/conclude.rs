@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::check::CheckName;
+use crate::check::{CheckName, Scope};
 use crate::explain;
 use crate::facts::{NodeId, Roster};
 use crate::findings::{blank, of_check};
@@ -162,15 +162,11 @@ pub(crate) fn outcome(roster: &Roster, findings: &[Finding], caps: Caps) -> (Out
         return (Outcome::Environment, why);
     }
     let allowed = allowed_drains(size, caps);
-    // Nodes that look as bad and are not told from the ways to them count too: so many have one cause.
-    let unsure = |one: &&Finding| one.status == Status::Suspect && one.class == Some(FaultClass::Part);
-    let mut parts = parts;
-    parts.extend(findings.iter().filter(unsure).flat_map(|one| one.subject.nodes()));
-    if parts.len() > allowed {
+    let alike = alike(findings);
+    if let Some(count) = [Some(parts.len()), alike].into_iter().flatten().find(|count| *count > allowed) {
         let why = format!(
-            "{} of {size} nodes fail, more than the {allowed} that one verdict may take out of service: the \
-             fabric, the site or this software is at fault",
-            parts.len()
+            "{count} of {size} nodes fail, more than the {allowed} that one verdict may take out of service: the \
+             fabric, the site or this software is at fault"
         );
         return (Outcome::Environment, why);
     }
@@ -187,6 +183,20 @@ pub(crate) fn outcome(roster: &Roster, findings: &[Finding], caps: Caps) -> (Out
         Outcome::Skip
     };
     (outcome, wording::summary(outcome, size, findings))
+}
+
+/// How many nodes look as bad to each other, those that are not told from the ways to them too: so many have one cause. What a
+/// node shows by itself has another, and nodes that are only suspected do not speak for it.
+fn alike(findings: &[Finding]) -> Option<usize> {
+    let between = |one: &&Finding| one.check.is_some_and(|check| check.spec().scope != Scope::Node);
+    let unsure = |one: &&Finding| one.status == Status::Suspect && one.class == Some(FaultClass::Part);
+    let at_fault = || findings.iter().filter(|one| one.is_part_fault());
+    let named: BTreeSet<NodeId> = at_fault().filter(between).flat_map(|one| one.subject.nodes()).collect();
+    if named.is_empty() && at_fault().next().is_some() {
+        return None;
+    }
+    let unsure = findings.iter().filter(unsure).flat_map(|one| one.subject.nodes());
+    Some(unsure.chain(named.iter().copied()).collect::<BTreeSet<_>>().len())
 }
 
 /// Most nodes that one verdict may drain.

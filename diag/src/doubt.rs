@@ -4,14 +4,19 @@
 //! A node that has met nobody on its own side of such a way misses with everybody, as a slow node does. So it must have
 //! missed, each time and more often than by chance, with those that are next to it: one node below its leaf where the leaves are known, else its neighbours in
 //! the order of the job, of which one at least is below the same leaf where the nodes of a leaf stand together in the job and it is not alone there.
-//! Wrong results and closed ports need none of this. And a node that is fine with somebody
-//! and misses with others is at fault only if it has turned: it misses with those too, when they meet again.
+//! A neighbour that is fine with nobody, and with which it is far slower than with others, says nothing of it; one that is fine with
+//! others must still be so after the first miss, or the leaf of both may have turned slow.
+//! Wrong results and closed ports need none of this ([`crate::chance::Weight::Certain`]): no slow way looks like that. And a node
+//! that is fine with somebody and misses with others is at fault only if it has turned: it misses with those too, when they meet
+//! again.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::blame::PARTNERS_TO_BLAME;
 use crate::facts::NodeId;
-use crate::localise::{Odds, PARTNERS_TO_BLAME};
-use crate::seen::{Pair, Seen, Tally};
+use crate::odds::Odds;
+use crate::seen::{Pair, Seen, Tally, ordered};
 use crate::switches::Switches;
 
 /// How many on each side are next to a node, counted up to the first that is fine with somebody: one with a fault of its own tells
@@ -30,8 +35,8 @@ pub(crate) fn next_to(
     switches: &Switches<'_>,
 ) -> Vec<BTreeSet<NodeId>> {
     if let Some(mates) = switches.mates(node) {
-        let fine: BTreeSet<NodeId> = mates.intersection(good).copied().collect();
-        return if fine.is_empty() { up_to_good(mates.iter(), good) } else { vec![fine] };
+        // Where none below the leaf is fine with anybody it may be the leaf: nobody there tells.
+        return if mates.is_empty() { Vec::new() } else { vec![mates.intersection(good).copied().collect()] };
     }
     let mut sides = up_to_good(nodes.range(node + 1..), good);
     sides.extend(up_to_good(nodes.range(..node).rev(), good));
@@ -49,27 +54,68 @@ fn up_to_good<'n>(side: impl Iterator<Item = &'n NodeId>, good: &BTreeSet<NodeId
     sets
 }
 
-/// With whom a node that missed with good `partners` must meet, by set, before it is known that it misses as much with those
-/// next to it, and more often than by chance: those that it met already first. Empty: it does.
-pub(crate) fn unsure(
+/// What must be seen before it is known that a node misses as much with those next to it, and more often than by chance.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Doubt {
+    /// With whom it must meet, by set, those that it met already first. None: nothing is open. A set with nobody in it: no meeting of
+    /// it would tell, or not now.
+    pub(crate) open: Vec<Vec<NodeId>>,
+    /// Meetings of those next to it with others.
+    pub(crate) controls: Vec<Pair>,
+    /// Those that are all that is open of one.
+    pub(crate) due: Vec<Pair>,
+}
+
+/// What must be seen of a node that missed with good `partners`.
+pub(crate) fn of_near(
     node: NodeId,
     near: &[BTreeSet<NodeId>],
-    partners: &[NodeId],
+    (partners, good, nodes): (&[NodeId], &BTreeSet<NodeId>, &BTreeSet<NodeId>),
     (seen, odds): (&Tally<'_>, Odds),
-) -> Vec<Vec<NodeId>> {
-    let confirms = |other: &NodeId| {
+) -> Doubt {
+    let stale =
+        |other: &NodeId| good.contains(other) && is_stale(seen, *other, seen.between(node, *other), 0);
+    let looked_at = |other: &NodeId| {
+        let own = seen.between(node, *other).filter(|own| odds.exclude_of_one(own, own.miss))?;
         let others = partners.iter().filter(|partner| *partner != other);
         let others: Vec<&Seen<'_>> = others.filter_map(|partner| seen.between(node, *partner)).collect();
-        let own = seen.between(node, *other);
-        own.is_some_and(|own| odds.of_one(own, own.miss) && seen.of_one_size(own, None, &others))
+        let one_size = if good.contains(other) {
+            seen.of_one_size(own, None, &others)
+        } else {
+            seen.of_its_size(own, &others)
+        };
+        Some(one_size)
     };
-    let open = near.iter().filter(|set| !set.iter().any(confirms));
-    open.map(|set| {
-        let mut set: Vec<NodeId> = set.iter().copied().collect();
-        set.sort_by_key(|other| (std::cmp::Reverse(seen.misses(node, *other)), *other));
+    let confirms = |other: &NodeId| looked_at(other) == Some(true) && !stale(other);
+    let open = near.iter().filter(|set| !set.iter().any(confirms)).map(|set| {
+        // What was seen often enough of one that is fine with nobody will not become better.
+        let tells = |other: &NodeId| match looked_at(other) {
+            None => true,
+            Some(one_size) => good.contains(other) && !one_size,
+        };
+        let mut set: Vec<NodeId> = set.iter().copied().filter(tells).collect();
+        set.sort_by_key(|other| (Reverse(seen.misses(node, *other)), *other));
         set
-    })
-    .collect()
+    });
+    let open: Vec<Vec<NodeId>> = open.collect();
+    let (due, early): (Vec<&NodeId>, Vec<&NodeId>) =
+        near.iter().flatten().filter(|other| stale(other)).partition(|other| looked_at(other) == Some(true));
+    let of =
+        |others: Vec<&NodeId>| others.into_iter().flat_map(|other| controls(seen, *other, nodes)).collect();
+    Doubt { open, controls: of(early), due: of(due) }
+}
+
+/// Whether it is not known of a node that it is still fine with others since it began to miss with one, after a round: the leaf of
+/// both may have turned slow.
+fn is_stale(seen: &Tally<'_>, node: NodeId, with: Option<&Seen<'_>>, after: u32) -> bool {
+    let begun = with.and_then(|with| with.missed_in().filter(|round| *round >= after).min());
+    begun.is_some_and(|begun| !seen.is_fine_since(node, begun))
+}
+
+/// Meetings that show whether a node is still fine: with those that it was.
+fn controls(seen: &Tally<'_>, node: NodeId, nodes: &BTreeSet<NodeId>) -> Vec<Pair> {
+    let able = seen.last_fine(node).filter(|(other, _)| nodes.contains(other) && nodes.contains(&node));
+    able.map(|(other, _)| ordered(node, other)).collect()
 }
 
 /// What is known of a node that is fine with somebody and at which bad links meet.
@@ -79,8 +125,8 @@ pub(crate) enum Turn {
     Turned,
     /// It does clearly better in between: it is not the node.
     Fine,
-    /// Not known before it has met these again.
-    Open(Vec<NodeId>),
+    /// Not known before it has met these again, and those others.
+    Open(Vec<NodeId>, Vec<Pair>),
 }
 
 impl Turn {
@@ -117,10 +163,16 @@ impl Turn {
         }
         let since = |seen: &Seen<'_>| {
             let often = seen.missed_in().filter(|at| *at > last).count();
-            odds.of_one(seen, often) && tally.of_one_size(seen, Some(last), &links)
+            odds.exclude_of_one(seen, often) && tally.of_one_size(seen, Some(last), &links)
         };
+        let stale = |other: &NodeId| is_stale(tally, *other, with(other), last + 1);
+        let controls: Vec<Pair> = ask
+            .iter()
+            .filter(|other| stale(other))
+            .flat_map(|other| controls(tally, *other, nodes))
+            .collect();
         ask.retain(|other| !with(other).is_some_and(since));
-        if ask.is_empty() { Self::Turned } else { Self::Open(ask) }
+        if ask.is_empty() && controls.is_empty() { Self::Turned } else { Self::Open(ask, controls) }
     }
 }
 

@@ -11,9 +11,10 @@
 //! | what is measured next, and who takes part | [`plan`] |
 //! | what a number is held against: baseline file, like numbers of the job | `standards`, `votes` |
 //! | what a group of nodes showed in a round: fine, a miss, nothing | [`judge`], [`look`] |
-//! | how often a number must miss before chance is ruled out | `chance` |
+//! | how often a number must miss before chance is ruled out | `chance`, `odds` |
 //! | which misses are of one size, and what else must have been seen before a node is blamed | `seen`, `doubt` |
-//! | which node, link or leaf switch explains the misses, and who should meet whom | [`localise`], `switches` |
+//! | which node, link or leaf switch explains the misses | [`localise`], `blame`, `switches` |
+//! | who should meet whom | `meetings`, `switches` |
 //! | findings in words: value, limit, what confirmed it, what to do next | [`findings`], `pair_findings`, [`wording`], `next_step` |
 //! | causes that excuse, and the outcome of all findings | [`explain`], [`conclude`] |
 //! | what is done about it, within the caps | [`action`] |
@@ -24,6 +25,7 @@ pub mod admin_comment;
 pub mod baseline;
 pub mod baseline_learn;
 pub mod baseline_lint;
+mod blame;
 pub mod c4d;
 mod chance;
 pub mod check;
@@ -45,8 +47,10 @@ pub mod judge;
 pub mod localise;
 pub mod look;
 pub mod measurement;
+mod meetings;
 pub mod metrics;
 pub mod next_step;
+mod odds;
 pub mod page;
 mod pair_findings;
 pub mod plain;

@@ -154,7 +154,9 @@ fn go_on(states: &mut Vec<CheckState>, suite: &Suite, roster: &Roster, results: 
         let mut nodes = participants(check.spec().phase, suite, roster, states);
         let unfit = unfit(check, roster, &nodes);
         nodes.retain(|node| !unfit.contains_key(node));
-        let state = CheckState { unfit, ..state(suite, (check, nodes), results, &roster.leaves) };
+        let at_fault = sure_of(check.spec().phase, states);
+        let state = state(suite, (check, nodes), results, (&roster.leaves, &at_fault));
+        let state = CheckState { unfit, ..state };
         let waits = state.next.is_some();
         states.push(state);
         if waits {
@@ -188,6 +190,17 @@ fn participants(phase: Phase, suite: &Suite, roster: &Roster, before: &[CheckSta
     nodes
 }
 
+/// Nodes that a check of pairs before these of the same phase is sure of: what blames them again need not rule out all that once
+/// more.
+fn sure_of(phase: Phase, before: &[CheckState]) -> BTreeSet<NodeId> {
+    let same = before.iter().filter(|state| state.check.spec().phase == phase);
+    let pairs = same.filter_map(|state| match &state.shown {
+        Shown::Pairs(states) | Shown::All { pairs: states, .. } => Some(states),
+        Shown::Nodes { .. } | Shown::Skipped(_) => None,
+    });
+    pairs.flatten().flat_map(|(_, state)| state.sure.iter().copied()).collect()
+}
+
 /// Nodes that have nothing for a check to measure.
 fn unfit(check: CheckName, roster: &Roster, nodes: &BTreeSet<NodeId>) -> BTreeMap<NodeId, &'static str> {
     if !matches!(check, CheckName::AllReduce1 | CheckName::CompCommOverlap) {
@@ -204,11 +217,14 @@ fn unfit(check: CheckName, roster: &Roster, nodes: &BTreeSet<NodeId>) -> BTreeMa
     nodes.iter().filter_map(|node| Some((*node, why(facts(node)?)?))).collect()
 }
 
+/// What is known before a check: who is below which leaf, and whom checks before it are sure of.
+type Before<'b> = (&'b Leaves, &'b BTreeSet<NodeId>);
+
 fn state(
     suite: &Suite,
     (check, nodes): (CheckName, BTreeSet<NodeId>),
     results: &[RoundResult],
-    leaves: &Leaves,
+    known: Before<'_>,
 ) -> CheckState {
     let mine: Vec<&RoundResult> = results.iter().filter(|result| result.round.check == check).collect();
     let looks: Vec<Look> = looks(suite, &mine);
@@ -249,11 +265,11 @@ fn state(
         Scope::Pair if nodes.len() < 2 => {
             (Shown::Skipped("one node only: there is no pair to measure".into()), None)
         }
-        Scope::Pair => of_pairs((check, suite.engine), (&nodes, &able), &looks, rounds, leaves),
+        Scope::Pair => of_pairs((check, suite.engine), (&nodes, &able), &looks, rounds, known),
         Scope::All if nodes.len() < 2 => {
             (Shown::Skipped("one node only: there is nobody to measure it with".into()), None)
         }
-        Scope::All => of_all((check, suite.engine), &able, &looks, rounds, leaves),
+        Scope::All => of_all((check, suite.engine), &able, &looks, rounds, known),
     };
     CheckState { check, nodes, unfit: BTreeMap::new(), looks, errors, parts, lost, shown, next }
 }
@@ -321,7 +337,7 @@ fn of_pairs(
     (nodes, able): (&BTreeSet<NodeId>, &BTreeSet<NodeId>),
     looks: &[Look],
     rounds: usize,
-    leaves: &Leaves,
+    (leaves, at_fault): Before<'_>,
 ) -> (Shown, Option<Round>) {
     let opening = opening(check, nodes);
     let modes: BTreeSet<Mode> = opening.iter().map(|(mode, _)| *mode).collect();
@@ -334,7 +350,7 @@ fn of_pairs(
             channels.into_iter().map(move |channel| (channel, own, count))
         })
         .map(|(channel, opening, channels)| {
-            let setting = Setting { nodes: able, leaves, opening, channels, engine };
+            let setting = Setting { nodes: able, leaves, at_fault, opening, channels, engine };
             (channel, pairs(&channel.looks(looks), setting))
         })
         .collect();
@@ -357,7 +373,7 @@ fn of_all(
     able: &BTreeSet<NodeId>,
     looks: &[Look],
     rounds: usize,
-    leaves: &Leaves,
+    (leaves, at_fault): Before<'_>,
 ) -> (Shown, Option<Round>) {
     let together: Vec<&Look> = looks.iter().filter(|look| look.purpose != Purpose::Localise).collect();
     let missed = misses(&together, rounds);
@@ -376,7 +392,8 @@ fn of_all(
     let met = || looks.iter().filter(|look| look.purpose == Purpose::Localise);
     let opening = ring_edges(able);
     let channels = channels(Mode::Full, met());
-    let setting = Setting { nodes: able, leaves, opening: opening.len(), channels: channels.len(), engine };
+    let (opened, count) = (opening.len(), channels.len());
+    let setting = Setting { nodes: able, leaves, at_fault, opening: opened, channels: count, engine };
     let states: Vec<(Channel, PairState)> =
         channels.into_iter().map(|channel| (channel, pairs(&channel.of(met()), setting))).collect();
     let meetings: BTreeSet<u32> = met().map(|look| look.round).collect();

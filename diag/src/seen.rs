@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::baseline::OutlierRule;
 use crate::chance::Weight;
 use crate::facts::{Engine, NodeId};
-use crate::look::{Shows, View};
+use crate::look::{Evidence, Shows, View};
 use crate::measurement::Metric;
 
 /// A pair of nodes, lower first.
@@ -25,10 +25,16 @@ pub(crate) type Missed = BTreeMap<Quantity, Weight>;
 /// scatter by more than rates do (see [`OutlierRule::limit`]), so that only another order of magnitude counts.
 const TIMES_APART: f64 = 10.0;
 
+/// Below this share of its limit a rate is that of something that no longer works, and so is a time beyond its limit by as much:
+/// how little came through says nothing then, 0.003 GB/s with one partner is no better than 0.0 with others.
+const NO_LONGER_WORKS: f64 = 0.02;
+
 /// What was seen of all pairs.
 pub(crate) struct Tally<'v> {
     pub(crate) pairs: BTreeMap<Pair, Seen<'v>>,
     rule: OutlierRule,
+    /// The least strict limit that each quantity was held against.
+    limits: BTreeMap<Quantity, f64>,
 }
 
 /// What was seen of one pair, all rounds together.
@@ -45,14 +51,19 @@ impl<'v> Tally<'v> {
     /// Puts looks together by pair.
     pub(crate) fn of(looks: &'v [View<'v>], engine: Engine) -> Self {
         let mut pairs: BTreeMap<Pair, Seen<'v>> = BTreeMap::new();
+        let mut limits: BTreeMap<Quantity, f64> = BTreeMap::new();
+        for one in looks.iter().flat_map(|look| &look.evidence) {
+            let Some(limit) = &one.limit else { continue };
+            let least = limits.entry((one.metric, one.bytes)).or_insert(limit.value);
+            *least = worse_of(one.metric, *least, limit.value);
+        }
         for look in looks {
             let &[a, b] = look.group else { continue };
             let entry = pairs.entry(ordered(a, b)).or_default();
             match look.shows {
                 Shows::Fine => entry.fine += 1,
                 Shows::Miss => {
-                    let missed: Missed =
-                        look.misses().map(|one| ((one.metric, one.bytes), Weight::of(one))).collect();
+                    let missed = missed_by(look, &limits);
                     entry.always = if entry.miss == 0 { missed } else { in_both(&entry.always, &missed) };
                     entry.miss += 1;
                 }
@@ -60,7 +71,7 @@ impl<'v> Tally<'v> {
             }
             entry.views.push(look);
         }
-        Self { pairs, rule: OutlierRule::of(engine) }
+        Self { pairs, rule: OutlierRule::of(engine), limits }
     }
 
     /// What was seen of two nodes with each other.
@@ -81,9 +92,14 @@ impl<'v> Tally<'v> {
         if metric.is_rate() { self.rule.at(bytes).share.powi(-2) } else { TIMES_APART }
     }
 
-    /// Whether a value is worse than another by so much that one cause does not do both.
+    /// Whether a value is worse than another by so much that one cause does not do both. What no longer works is of one size.
     pub(crate) fn far_beyond(&self, quantity: Quantity, value: f64, shown: f64) -> bool {
-        beyond(quantity.0, value, shown, self.apart(quantity))
+        let bound = |value: f64| match self.limits.get(&quantity) {
+            Some(limit) if quantity.0.higher_is_better() => value.max(limit * NO_LONGER_WORKS),
+            Some(limit) => value.min(limit / NO_LONGER_WORKS),
+            None => value,
+        };
+        beyond(quantity.0, bound(value), bound(shown), self.apart(quantity))
     }
 
     /// Those that a node has met, of whom it holds.
@@ -97,6 +113,17 @@ impl<'v> Tally<'v> {
             n if n == b => Some(a),
             _ => None,
         })
+    }
+
+    /// Whether a node was fine with somebody in a round or later.
+    pub(crate) fn is_fine_since(&self, node: NodeId, round: u32) -> bool {
+        self.last_fine(node).any(|(_, last)| last >= round)
+    }
+
+    /// With whom a node was fine, and when the last time.
+    pub(crate) fn last_fine(&self, node: NodeId) -> impl Iterator<Item = (NodeId, u32)> + '_ {
+        let last = move |other: NodeId| Some((other, self.between(node, other)?.rounds(Shows::Fine).max()?));
+        self.partners(node, |seen| seen.fine > 0).filter_map(last)
     }
 
     /// What of a pair's misses one of its nodes can be the reason for: all but what it did far better each time with somebody that
@@ -134,20 +161,36 @@ impl<'v> Tally<'v> {
     /// Whether looks that a node missed with one partner, those after a round, are of one size with what it always misses with
     /// others: a part that is slow with these is as slow with that one.
     pub(crate) fn of_one_size(&self, one: &Seen<'_>, after: Option<u32>, others: &[&Seen<'_>]) -> bool {
-        let mut common: Option<Missed> = None;
-        for other in others {
-            common = Some(common.map_or_else(|| other.always.clone(), |kept| in_both(&kept, &other.always)));
-        }
-        common.unwrap_or_default().keys().any(|quantity| {
-            let metric = quantity.0;
-            let best = |values: &mut dyn Iterator<Item = f64>| {
-                values.reduce(|one, other| better_of(metric, one, other))
-            };
-            let shown = best(&mut one.values_after(after, *quantity));
-            let missed = best(&mut others.iter().filter_map(|other| other.best(*quantity)));
-            shown.zip(missed).is_some_and(|(shown, missed)| !self.far_beyond(*quantity, missed, shown))
+        sizes(one, after, others)
+            .into_iter()
+            .any(|(quantity, shown, missed)| !self.far_beyond(quantity, missed, shown))
+    }
+
+    /// The same, and no worse by as much: what is far worse with one partner is that partner's, or lies between the two. How much is
+    /// left of what hardly works counts here.
+    pub(crate) fn of_its_size(&self, one: &Seen<'_>, others: &[&Seen<'_>]) -> bool {
+        sizes(one, None, others).into_iter().any(|(quantity, shown, missed)| {
+            let worse = beyond(quantity.0, shown, missed, self.apart(quantity));
+            !worse && !self.far_beyond(quantity, missed, shown)
         })
     }
+}
+
+/// The best that one pair showed, after a round, of what others always miss, and the best of those.
+fn sizes(one: &Seen<'_>, after: Option<u32>, others: &[&Seen<'_>]) -> Vec<(Quantity, f64, f64)> {
+    let mut common: Option<Missed> = None;
+    for other in others {
+        common = Some(common.map_or_else(|| other.always.clone(), |kept| in_both(&kept, &other.always)));
+    }
+    let both = |quantity: Quantity| {
+        let best = |values: &mut dyn Iterator<Item = f64>| {
+            values.reduce(|one, other| better_of(quantity.0, one, other))
+        };
+        let shown = best(&mut one.values_after(after, quantity))?;
+        let missed = best(&mut others.iter().filter_map(|other| other.best(quantity)))?;
+        Some((quantity, shown, missed))
+    };
+    common.unwrap_or_default().into_keys().filter_map(both).collect()
 }
 
 impl Seen<'_> {
@@ -173,7 +216,12 @@ impl Seen<'_> {
 
     /// The rounds of the looks that missed.
     pub(crate) fn missed_in(&self) -> impl Iterator<Item = u32> {
-        self.views.iter().filter(|view| view.shows == Shows::Miss).map(|view| view.round)
+        self.rounds(Shows::Miss)
+    }
+
+    /// The rounds of the looks that showed this.
+    fn rounds(&self, shows: Shows) -> impl Iterator<Item = u32> {
+        self.views.iter().filter(move |view| view.shows == shows).map(|view| view.round)
     }
 
     /// The rounds of the looks that were fine, and better by `times` than the best of what `others` always missed.
@@ -190,9 +238,30 @@ impl Seen<'_> {
     }
 }
 
+/// What a look missed. One that gave out belongs to no size, and misses all sizes that its like are measured at.
+fn missed_by(look: &View<'_>, limits: &BTreeMap<Quantity, f64>) -> Missed {
+    let mut missed = Missed::new();
+    for one in look.misses() {
+        let sizes = limits.keys().filter(|(metric, bytes)| *metric == one.metric && bytes.is_some());
+        let all: Vec<Quantity> = if gave_out(one) { sizes.copied().collect() } else { Vec::new() };
+        let own = if all.is_empty() { vec![(one.metric, one.bytes)] } else { all };
+        for quantity in own {
+            let weight = missed.entry(quantity).or_insert(Weight::of(one));
+            *weight = (*weight).max(Weight::of(one));
+        }
+    }
+    missed
+}
+
+/// Whether nothing came through, at no size in particular.
+fn gave_out(one: &Evidence) -> bool {
+    one.miss && one.metric.is_rate() && one.bytes.is_none() && one.value == 0.0
+}
+
 /// What a look showed of a quantity.
 fn shown(view: &View<'_>, (metric, bytes): Quantity) -> Option<f64> {
-    let same = view.evidence.iter().filter(|one| (one.metric, one.bytes) == (metric, bytes));
+    let same =
+        view.evidence.iter().filter(|one| one.metric == metric && (one.bytes == bytes || gave_out(one)));
     same.map(|one| one.value).reduce(|one, other| worse_of(metric, one, other))
 }
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::NodeId;
-use crate::localise::Odds;
+use crate::odds::Odds;
 use crate::seen::{Missed, Pair, Quantity, Seen, Tally, better_of, in_both};
 use crate::topology::{LeafId, Leaves};
 
@@ -172,7 +172,7 @@ impl<'l> Switches<'l> {
             self.telling(*leaf).all(|node| across.missed.contains_key(&node))
         };
         let no_chance =
-            |across: &Across| across.always.as_ref().is_some_and(|all| odds.exclude(all, across.misses));
+            |across: &Across| across.always.as_ref().is_some_and(|all| odds.exclude_any(all, across.misses));
         let struck: BTreeMap<LeafId, &Across> = self
             .suspected
             .iter()

@@ -220,7 +220,7 @@ pub fn node_failed_with(
 pub fn node_unsure(name: &str, check: CheckName, one: &Evidence, partners: &[&str]) -> String {
     format!(
         "{name} or what lies between it and others: {check} {}; missed with {}, each fine with others; which of them is not known: it \
-         was not seen often enough with the nodes next to it{}",
+         differs too much by partner, or was not seen often enough with the nodes next to it{}",
         against(one),
         listed(partners),
         background(one)

@@ -8,7 +8,7 @@ use diag::verdict::{Finding, Status};
 use crate::parallel::{cpu_s, each};
 use crate::plot::Plot;
 use crate::simulated::Job;
-use crate::simulated::between::{blamed, checks, slow_between};
+use crate::simulated::between::{blamed, checks, slow_between, slow_leaf};
 use crate::simulated::catalogue::{ALL, CAPS, CHECKS, Class, Judged, drained, is_told, job, judged};
 use crate::simulated::machine::Machine;
 use crate::simulated::noise::{Noise, key};
@@ -147,12 +147,28 @@ pub fn pairs(jobs: usize) -> bool {
     100 * right >= 99 * jobs && !counts.contains_key(&Judged::Wrong)
 }
 
-/// Prints what is said of jobs with a slow way between their leaves and slow moments of pairs beside it; whether no node is
-/// blamed, whatever the caps.
-pub fn slow_between_leaves(jobs: usize) -> bool {
-    let results = each(2 * jobs, |at| {
-        let seed = at as u64 / 2;
-        let job = slow_between(seed, at % 2 == 1);
+/// Jobs with a fault of the network, leaves known or not.
+type Jobs = fn(u64, bool) -> Job;
+
+/// Prints what is said of jobs with a slow way between their leaves, or a slow leaf, and slow moments of pairs beside it; whether no
+/// node is blamed, whatever the caps. Without the topology a slow leaf is not told from its nodes.
+pub fn slow_switches(jobs: usize) -> bool {
+    let rows: [(&str, Jobs, &[bool]); 2] =
+        [("way between leaf switches", slow_between, &[false, true]), ("leaf switch", slow_leaf, &[true])];
+    let mut nobody = true;
+    for (what, make, known) in rows {
+        for &topology in known {
+            nobody &= none_blamed(jobs, what, |seed| make(seed, topology), topology);
+        }
+    }
+    none_blamed(jobs, "leaf switch", |seed| slow_leaf(seed, false), false);
+    nobody
+}
+
+fn none_blamed(jobs: usize, what: &str, make: impl Fn(u64) -> Job + Sync, topology: bool) -> bool {
+    let results = each(jobs, |at| {
+        let seed = at as u64;
+        let job = make(seed);
         let run = job.run(checks(seed));
         let blamed = blamed(&run);
         if !blamed.is_empty() {
@@ -163,10 +179,11 @@ pub fn slow_between_leaves(jobs: usize) -> bool {
     let mut outcomes: BTreeMap<&str, usize> = BTreeMap::new();
     results.iter().for_each(|(_, outcome)| *outcomes.entry(outcome).or_default() += 1);
     let blamed = results.iter().map(|one| one.0).sum::<usize>();
+    let with = results.iter().filter(|one| one.0 > 0).count();
+    let known = if topology { "known" } else { "not known" };
     println!(
-        "\na slow way between leaf switches, and slow moments beside it, seeds 0 to {jobs}, leaves not known and known: {} jobs; \
-         nodes blamed: {blamed}; outcomes {outcomes:?}",
-        results.len()
+        "\na slow {what}, and slow moments beside it, leaves {known}, seeds 0 to {jobs}: nodes blamed: {blamed}, in {with} jobs; \
+         outcomes {outcomes:?}"
     );
     blamed == 0
 }

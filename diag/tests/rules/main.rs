@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
 mod actions;
+mod blame;
 mod conf;
 mod culprits;
 mod doctor;

@@ -16,6 +16,8 @@ pub struct Machine {
     pub rails: u32,
     /// Nodes of the job below one leaf switch.
     pub per_leaf: u32,
+    /// Two nodes below a leaf of their own, wherever they stand in the job.
+    pub apart: Option<(NodeId, NodeId)>,
     /// Spine switches; each pair of nodes below different leaves has a way over one of them, a rail.
     pub spines: u32,
 }
@@ -25,13 +27,19 @@ pub const SIZES: [u64; 3] = [4 << 20, 64 << 20, 1 << 30];
 
 impl Machine {
     /// Two ranks and no switches to speak of.
-    pub const HOST: Self = Self { engine: Engine::Host, gpus: 2, rails: 2, per_leaf: u32::MAX, spines: 1 };
+    pub const HOST: Self =
+        Self { engine: Engine::Host, gpus: 2, rails: 2, per_leaf: u32::MAX, apart: None, spines: 1 };
 
     /// Eight H200 and eight ports of 400 Gbit/s a node.
-    pub const H200: Self = Self { engine: Engine::Cuda, gpus: 8, rails: 8, per_leaf: 16, spines: 4 };
+    pub const H200: Self =
+        Self { engine: Engine::Cuda, gpus: 8, rails: 8, per_leaf: 16, apart: None, spines: 4 };
 
     pub fn leaf(&self, node: NodeId) -> u32 {
-        node / self.per_leaf
+        match self.apart {
+            Some((a, b)) if node == a || node == b => 0,
+            Some(_) => 1 + node / self.per_leaf,
+            None => node / self.per_leaf,
+        }
     }
 
     /// Over which spine two nodes reach each other on a rail; `None`: below one leaf.

@@ -198,7 +198,8 @@ impl Job {
             return Leaves::default();
         }
         let mut conf = String::new();
-        for leaf in 0..=self.machine.leaf(self.size - 1) {
+        let leaves: BTreeSet<u32> = (0..self.size).map(|node| self.machine.leaf(node)).collect();
+        for leaf in leaves {
             let below = (0..self.size).filter(|node| self.machine.leaf(*node) == leaf);
             let names: Vec<String> = below.map(|node| format!("n{}", node + 1)).collect();
             conf.push_str(&format!("SwitchName=leaf{leaf} Nodes={}\n", names.join(",")));
