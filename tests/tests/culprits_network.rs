@@ -170,14 +170,11 @@ fn a_leaf_switch_is_named_instead_of_its_nodes_and_a_lone_node_is_not_drained() 
     assert_eq!(told.items("SUSPECT"), [["all_reduce_2", "node", "n6"]], "{told}");
     assert!(told.message("SUSPECT").contains("n6 or switch s3: "), "{told}");
 
-    // A node with others below its leaf is named as ever; a file with mistakes is as none.
-    for (wiring, node) in [(wiring, "n2"), ("SwitchName=s1 Nodes=n[1-\n", "n6")] {
-        std::fs::write(cluster.base().join("etc/slurm/topology.conf"), wiring).unwrap();
-        let fault = cluster.rate(node, SLOW_KBIT).unwrap();
-        let told = cluster.told(["-N6", PAIRS]).unwrap();
-        println!("{told}");
-        fault.undo().unwrap();
-        assert_culprits(&cluster, &told, "all_reduce_2", &[node]);
-        cluster.undrain().unwrap();
-    }
+    // A file with mistakes is as none: a lone node is named, as one with others below its leaf is with a file.
+    std::fs::write(cluster.base().join("etc/slurm/topology.conf"), "SwitchName=s1 Nodes=n[1-\n").unwrap();
+    let fault = cluster.rate("n6", SLOW_KBIT).unwrap();
+    let told = cluster.told(["-N6", PAIRS]).unwrap();
+    println!("{told}");
+    fault.undo().unwrap();
+    assert_culprits(&cluster, &told, "all_reduce_2", &["n6"]);
 }

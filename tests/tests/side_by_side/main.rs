@@ -12,6 +12,7 @@ mod config_faults;
 mod controller;
 mod doctor;
 mod drains;
+mod endurance;
 mod faults;
 mod gloo_faults;
 mod gpu_states;
