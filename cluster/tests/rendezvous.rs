@@ -227,7 +227,7 @@ async fn another_jobs_or_sites_or_restarts_hello_is_refused_and_logged() {
     deputy.await.unwrap().unwrap();
     assert!(leader.roster().nodes[2].joined.is_none());
     assert!(job.said("its claim is for job") && job.said("its claim is for restart"));
-    assert!(job.said("not made with this site's key file"));
+    assert!(job.said("not made with the same key"));
 }
 
 async fn frame(stream: &mut TcpStream) -> Vec<u8> {

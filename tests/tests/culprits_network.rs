@@ -1,8 +1,9 @@
 //! Slow and lossy networks: the node or the link at fault is named, wherever it is in the job, and nobody else is
-//! touched.
+//! touched. These jobs wait for slow networks most of their time (all in turn keep two cores busy for a fifth of it), so they run
+//! beside each other.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
-use aimaster_tests::{Cluster, Told, product, serial};
+use aimaster_tests::{Cluster, Told, product, side_by_side};
 
 /// 20 Mbit/s are 0.0025 GB/s, a twentieth of the floor for a pair.
 const SLOW_KBIT: u64 = 20_000;
@@ -62,7 +63,7 @@ fn assert_nobody_drained_and_started(told: &Told, outcome: &str) {
 // M01, P06.
 #[test]
 fn a_slow_node_is_named_at_every_position() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), QUICK).unwrap();
     for node in ["n1", "n2", "n3", "n4"] {
         let fault = cluster.rate(node, SLOW_KBIT).unwrap();
@@ -79,7 +80,7 @@ fn a_slow_node_is_named_at_every_position() {
 // M02, M07.
 #[test]
 fn two_nodes_can_t_be_told_apart_and_a_bad_link_is_no_node() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), QUICK).unwrap();
 
     // One bad side of two: nobody can say which, so the job starts (on_suspect).
@@ -105,7 +106,7 @@ fn two_nodes_can_t_be_told_apart_and_a_bad_link_is_no_node() {
 
 #[test]
 fn two_bad_nodes_of_six_are_both_named() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(6), QUICK).unwrap();
     // Neighbours, who meet each other first; and nodes of different pairs, the first of the job among them.
     for culprits in [["n3", "n4"], ["n1", "n6"]] {
@@ -132,7 +133,7 @@ fn two_bad_nodes_of_six_are_both_named() {
 
 #[test]
 fn a_node_that_loses_packets_is_named() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), QUICK).unwrap();
     for node in ["n1", "n3"] {
         let fault = cluster.loss(node, LOSS_PERMILLE).unwrap();
@@ -147,7 +148,7 @@ fn a_node_that_loses_packets_is_named() {
 // Slurm's topology.conf says who is below which leaf switch; nothing in the cluster itself need use it.
 #[test]
 fn a_leaf_switch_is_named_instead_of_its_nodes_and_a_lone_node_is_not_drained() {
-    let _machine = serial().unwrap();
+    let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(6), QUICK).unwrap();
     let wiring = "SwitchName=s1 Nodes=n[1-3]\nSwitchName=s2 Nodes=n[4-5]\nSwitchName=s3 Nodes=n6\nSwitchName=top Switches=s[1-3]\n";
     std::fs::write(cluster.base().join("etc/slurm/topology.conf"), wiring).unwrap();

@@ -12,7 +12,6 @@ mod config_faults;
 mod controller;
 mod doctor;
 mod drains;
-mod endurance;
 mod faults;
 mod gloo_faults;
 mod gpu_states;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use aimaster_tests::traces::{added, traces};
-use aimaster_tests::{Cluster, JobId, product, side_by_side, wait};
+use aimaster_tests::{Cluster, JobId, product, serial, wait};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -33,7 +33,7 @@ fn run_job(cluster: &Cluster, job: u32) {
 // E14, A27.
 #[test]
 fn thirty_jobs_in_a_row_leave_nothing_behind() {
-    let _machine = side_by_side().unwrap();
+    let _machine = serial().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(4), POLICY).unwrap();
     // What Slurm itself leaves after its first job is no trace of ours.
     cluster.srun(["-N4", "hostname"]).ok().unwrap();
@@ -81,7 +81,7 @@ fn is_own(target: &str) -> bool {
 // A05.
 #[test]
 fn a_helper_is_tidy_while_it_runs_and_no_user_writes_its_log() {
-    let _machine = side_by_side().unwrap();
+    let _machine = serial().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(2), "host.seconds_per_check = 1.5").unwrap();
     let args = ["-N2", "--sanity-check", "-J", FORGED, "--comment", FORGED, "hostname"];
     let job = cluster.srun(args).env("SLURM_JOB_PARTITION", FORGED).spawn().unwrap();
