@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use cluster::auth::hex;
 use mpi::traits::{Communicator as _, CommunicatorCollectives as _, Root as _};
 use zeroize::Zeroizing;
 
@@ -56,11 +57,7 @@ pub fn exchange(node: &str, within: Duration) -> Result<Tasks> {
     drop(universe);
     done.store(true, Ordering::Release);
     let nodes = all.chunks(NAME_BYTES).map(name).collect::<Result<Vec<String>>>()?;
-    let mut key = Zeroizing::new(String::with_capacity(2 * KEY_BYTES));
-    for byte in secret.iter() {
-        key.push_str(&format!("{byte:02x}"));
-    }
-    Ok(Tasks { nodes, rank, key })
+    Ok(Tasks { nodes, rank, key: Zeroizing::new(hex(&secret[..])) })
 }
 
 fn name(bytes: &[u8]) -> Result<String> {
