@@ -13,11 +13,13 @@ pub mod history;
 pub mod holds;
 pub mod hostlist;
 pub mod kernel_log;
+pub mod key;
 pub mod munge;
 pub mod policy;
 pub mod report;
 pub mod request;
 pub mod ring;
+pub mod run_stamp;
 pub mod scontrol;
 pub mod topology;
 pub mod wire;
@@ -42,11 +44,13 @@ pub const ALL: &[Target] = &[
     Target { name: "history", run: history::run },
     Target { name: "hostlist", run: hostlist::run },
     Target { name: "kernel_log", run: kernel_log::run },
+    Target { name: "key", run: key::run },
     Target { name: "munge", run: munge::run },
     Target { name: "policy", run: policy::run },
     Target { name: "report", run: report::run },
     Target { name: "request", run: request::run },
     Target { name: "ring", run: ring::run },
+    Target { name: "run_stamp", run: run_stamp::run },
     Target { name: "scontrol", run: scontrol::run },
     Target { name: "topology", run: topology::run },
     Target { name: "wire", run: wire::run },
