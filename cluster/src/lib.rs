@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod agents;
+mod answers;
 pub mod auth;
 pub mod beside;
 mod dial;
@@ -21,10 +22,12 @@ mod message;
 pub mod metrics;
 #[allow(unsafe_code)]
 pub mod munge;
+mod offer;
 pub mod order;
 pub mod rendezvous;
 pub mod report_file;
 pub mod report_writer;
+mod roster;
 mod second_hand;
 pub mod secret;
 pub mod session;

@@ -5,7 +5,7 @@
 //! without a link the leader needs half of the nodes and the deputy more than half, as votes of nodes that follow
 //! nobody else, so that two can't lead. All windows are counted from the earliest start that anybody knows of.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicBool;
@@ -23,7 +23,9 @@ use crate::dial::{Target, accept, dial, listen, port_order, raise_file_limit};
 use crate::handshake::{Established, Identity, Tally};
 use crate::log::LogSink;
 use crate::mesh::{Incoming, Mesh};
-use crate::message::{Message, WireRoster};
+use crate::message::Message;
+use crate::offer::Offers;
+use crate::roster::WireRoster;
 use crate::second_hand::{Offered, pass_on};
 use crate::session::Session;
 
@@ -58,7 +60,7 @@ pub struct MeetConfig {
     /// Which run of which job.
     pub job: JobKey,
     /// All nodes of the job, in Slurm's order.
-    pub nodes: Vec<String>,
+    pub nodes: Arc<[Arc<str>]>,
     /// This node's place among them.
     pub me: NodeId,
     /// Addresses of node 0 and node 1, as far as they were found.
@@ -108,9 +110,16 @@ pub async fn meet_unless(
     let order = port_order(&ports, job.job_id);
     let id = Arc::new(Identity {
         job,
-        nodes: nodes.into(),
+        // Only these two are dialled.
+        places: if me <= 1 {
+            (0..).zip(&*nodes).map(|(node, name)| (Arc::clone(name), node)).collect()
+        } else {
+            HashMap::new()
+        },
+        nodes,
         me,
         auth,
+        offers: Offers::default(),
         facts,
         began: std::time::Instant::now(),
         data_key,
@@ -150,6 +159,7 @@ pub async fn meet_unless(
         window: join_window,
         stage: Stage::Gathering,
         joined: BTreeMap::new(),
+        like: None,
         left: BTreeMap::new(),
         elsewhere: BTreeSet::new(),
         offered: Offered::default(),
@@ -180,7 +190,9 @@ struct Meeting {
     window_end: Instant,
     give_up: Instant,
     stage: Stage,
-    joined: BTreeMap<NodeId, (NodeFacts, IpAddr)>,
+    joined: BTreeMap<NodeId, Joined>,
+    /// Facts of the last one that joined.
+    like: Option<Arc<NodeFacts>>,
     /// Nodes that had joined, and why they are gone.
     left: BTreeMap<NodeId, String>,
     /// Nodes that follow another leader.
@@ -279,8 +291,18 @@ impl Meeting {
             let rest = self.window.saturating_sub(hello.waited);
             self.window_end = self.window_end.min(Instant::now() + rest);
             self.left.remove(&peer);
-            self.joined.insert(peer, (hello.facts, hello.seen));
+            let joined = self.alike(Joined::new(hello.facts, hello.seen));
+            self.joined.insert(peer, joined);
         }
+    }
+
+    /// The same node with facts that it shares with the last one that joined, if that one is like it.
+    fn alike(&mut self, mut joined: Joined) -> Joined {
+        match &self.like {
+            Some(like) if **like == *joined.facts => joined.facts = Arc::clone(like),
+            _ => self.like = Some(Arc::clone(&joined.facts)),
+        }
+        joined
     }
 
     fn closed(&mut self, from: NodeId) -> Result<Turn, MeetError> {
@@ -310,7 +332,7 @@ impl Meeting {
                 self.mesh.send(0, &Message::Leads { node: leads }, &[]);
                 if more {
                     let seen = facts.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-                    self.joined.entry(0).or_insert((*facts, seen));
+                    self.joined.entry(0).or_insert(Joined::new(*facts, seen));
                     return Turn::Lead { agreed: true };
                 }
                 self.stage = Stage::Following(Instant::now() + LINK_ANSWER);
@@ -378,19 +400,19 @@ impl Meeting {
     }
 
     fn roster(&mut self) -> Roster {
-        let own = &self.id.facts;
-        let entry = |(node, name): (NodeId, &String)| {
-            let (facts, seen_address) = if node == self.id.me {
-                (own.clone(), self.own_address)
-            } else if let Some((facts, seen)) = self.joined.get(&node) {
-                (facts.clone(), *seen)
+        let own = Joined::new(self.id.facts.clone(), self.own_address);
+        let entry = |(node, name): (NodeId, &Arc<str>)| {
+            let joined = if node == self.id.me {
+                own.clone()
+            } else if let Some(joined) = self.joined.get(&node) {
+                joined.clone()
             } else {
                 let because = self.left.get(&node).cloned();
                 let because = because.or_else(|| Some(format!("it did not join within {:?}", self.window)));
                 return RosterEntry { name: name.clone(), joined: None, absent_because: because };
             };
-            let absent_because = facts.unfit_for(own);
-            RosterEntry { name: name.clone(), joined: Some(Joined { facts, seen_address }), absent_because }
+            let absent_because = joined.facts.unfit_for(&own.facts);
+            RosterEntry { name: name.clone(), joined: Some(joined), absent_because }
         };
         let nodes = (0..).zip(self.id.nodes.iter()).map(entry).collect();
         Roster { nodes, leader: self.id.me, leaves: self.leaves.clone() }
@@ -399,6 +421,7 @@ impl Meeting {
     async fn lead(mut self, agreed: bool) -> Result<Session, MeetError> {
         let roster = self.roster();
         if let Ok(body) = crate::message::encode(&Message::Roster(WireRoster::new(&roster)), &[]) {
+            let body = body.into();
             // A node that can't take it is lost in the first exchange.
             let posted =
                 self.joined.keys().map(|node| self.mesh.post(*node, &body)).filter(|done| !done).count();

@@ -5,7 +5,7 @@ use diag::facts::{NodeId, Roster};
 
 use crate::handshake::Identity;
 use crate::mesh::Mesh;
-use crate::message::WireRoster;
+use crate::roster::WireRoster;
 use crate::wire::MAX_FROM_PEER;
 
 /// So many nodes pass the roster on, the first that joined: in a job of thousands the deputy must not get it from all.

@@ -163,7 +163,7 @@ async fn nodes_meet_by_munge() {
     let start = |me: u32| {
         let config = MeetConfig {
             job: JobKey { cluster: "c".into(), job_id: 0, restart: 0 },
-            nodes: (0..8).map(|node| format!("n{node}")).collect(),
+            nodes: (0..8).map(|node| format!("n{node}").into()).collect(),
             me,
             addresses: [(0, home), (1, home)].into(),
             ports: 20_900..=20_915,

@@ -63,7 +63,7 @@ impl Job {
             let seen_address = IpAddr::V4(Ipv4Addr::LOCALHOST);
             job.roster.nodes.push(RosterEntry {
                 name: format!("n{node}"),
-                joined: Some(Joined { facts, seen_address }),
+                joined: Some(Joined::new(facts, seen_address)),
                 absent_because: None,
             });
         }
@@ -104,7 +104,8 @@ impl Job {
 
     fn block(&mut self, node: usize, rank: usize) {
         // Nothing listens on port 1.
-        self.roster.nodes[node].joined.as_mut().unwrap().facts.rank_ports[rank] = 1;
+        let joined = self.roster.nodes[node].joined.as_mut().unwrap();
+        Arc::make_mut(&mut joined.facts).rank_ports[rank] = 1;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::auth::{Authenticator, SiteKey};
@@ -96,7 +97,7 @@ impl Part {
             .max_blocking_threads(ASKING_AT_ONCE)
             .build()
             .unwrap();
-        let names: Vec<String> = (0..self.of).map(name).collect();
+        let names: Arc<[Arc<str>]> = (0..self.of).map(|node| name(node).into()).collect();
         let leaves = leaves(self.of);
         say("ready");
         hear("go");
@@ -109,7 +110,7 @@ impl Part {
                     let home = IpAddr::V4(Ipv4Addr::LOCALHOST);
                     let config = MeetConfig {
                         job: JobKey { cluster: "bench".into(), job_id: 0, restart: 0 },
-                        nodes: names.clone(),
+                        nodes: Arc::clone(&names),
                         me,
                         addresses: [(0, home), (1, home)].into(),
                         ports: self.first_port..=self.first_port + 15,

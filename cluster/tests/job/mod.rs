@@ -44,7 +44,7 @@ impl Job {
         let lines = Arc::clone(&self.lines);
         MeetConfig {
             job: JobKey { cluster: "c".into(), job_id: self.id, restart: 0 },
-            nodes: (0..self.nodes).map(|node| format!("n{node}")).collect(),
+            nodes: (0..self.nodes).map(|node| format!("n{node}").into()).collect(),
             me,
             addresses: BTreeMap::from([(0, HOME), (1, HOME)]),
             ports: self.first_port..=self.first_port + 15,
