@@ -13,6 +13,58 @@ use crate::session::Exchanged;
 /// From which node to which, and what each of them answered.
 type Run<T> = (NodeId, NodeId, Exchanged<T>);
 
+/// What became of each node in an exchange, in the order of nodes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answers<T> {
+    runs: Vec<Run<T>>,
+}
+
+impl<T> Answers<T> {
+    /// Of how many nodes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.runs.iter().map(|(first, last, _)| (last - first) as usize + 1).sum()
+    }
+
+    /// Whether there is no node.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Of one node; `None`: it had not joined.
+    #[must_use]
+    pub fn get(&self, node: NodeId) -> Option<&Exchanged<T>> {
+        let at = self.runs.partition_point(|(_, last, _)| *last < node);
+        self.runs.get(at).filter(|(first, ..)| *first <= node).map(|(.., answer)| answer)
+    }
+
+    /// Each node and what became of it.
+    pub fn iter(&self) -> impl Iterator<Item = (NodeId, &Exchanged<T>)> {
+        self.runs.iter().flat_map(|(first, last, answer)| (*first..=*last).map(move |node| (node, answer)))
+    }
+
+    /// What became of each.
+    pub fn values(&self) -> impl Iterator<Item = &Exchanged<T>> {
+        self.iter().map(|(_, answer)| answer)
+    }
+
+    /// The nodes that are lost, and why.
+    pub fn lost(&self) -> impl Iterator<Item = (NodeId, &str)> {
+        self.runs.iter().flat_map(|(first, last, answer)| {
+            let because =
+                if let Exchanged::Lost { because } = answer { Some(because.as_str()) } else { None };
+            because.into_iter().flat_map(move |because| (*first..=*last).map(move |node| (node, because)))
+        })
+    }
+}
+
+impl<T: PartialEq> PartialEq<BTreeMap<NodeId, Exchanged<T>>> for Answers<T> {
+    fn eq(&self, other: &BTreeMap<NodeId, Exchanged<T>>) -> bool {
+        self.iter().eq(other.iter().map(|(node, answer)| (*node, answer)))
+    }
+}
+
 /// Why a map can't be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AnswersError {
@@ -64,11 +116,8 @@ impl Runs {
     }
 }
 
-/// What each of `nodes` nodes answered, as far as it was to; bounded by their number.
-pub(crate) fn read<T: DeserializeOwned + Clone>(
-    text: &[u8],
-    nodes: usize,
-) -> Result<BTreeMap<NodeId, Exchanged<T>>, AnswersError> {
+/// What each of `nodes` nodes answered, as far as it was to.
+pub(crate) fn read<T: DeserializeOwned>(text: &[u8], nodes: usize) -> Result<Answers<T>, AnswersError> {
     let runs: Vec<Run<T>> = serde_json::from_slice(text)?;
     let mut next = 0;
     let in_order = runs.iter().all(|(first, last, _)| {
@@ -76,13 +125,7 @@ pub(crate) fn read<T: DeserializeOwned + Clone>(
         next = last.saturating_add(1);
         fits
     });
-    if !in_order {
-        return Err(AnswersError::Order);
-    }
-    let each = |(first, last, answer): Run<T>| {
-        (first..=last).zip(std::iter::repeat_n(answer, (last - first) as usize + 1))
-    };
-    Ok(runs.into_iter().flat_map(each).collect())
+    if in_order { Ok(Answers { runs }) } else { Err(AnswersError::Order) }
 }
 
 #[cfg(test)]
@@ -103,7 +146,13 @@ mod tests {
         let text = write(answers.clone()).unwrap();
         let expected = r#"[[0,1,{"answer":1}],[3,3,{"answer":1}],[4,5,{"lost":{"because":"late"}}]]"#;
         assert_eq!(String::from_utf8_lossy(&text), expected);
-        assert_eq!(read::<u32>(&text, 6).unwrap(), BTreeMap::from(answers));
+        let answered = read::<u32>(&text, 6).unwrap();
+        assert_eq!(answered, BTreeMap::from(answers));
+        assert_eq!(
+            (answered.len(), answered.get(1), answered.get(2)),
+            (5, Some(&Exchanged::Answer(1)), None)
+        );
+        assert_eq!(answered.lost().collect::<Vec<_>>(), [(4, "late"), (5, "late")]);
         assert!(matches!(read::<u32>(&text, 5), Err(AnswersError::Order)));
     }
 

@@ -102,7 +102,9 @@ pub async fn meet_unless(
     if me as usize >= nodes.len() {
         return Err(MeetError::Config("this node is not in the job's node list"));
     }
-    if nodes.iter().collect::<BTreeSet<_>>().len() != nodes.len() {
+    // Slurm's order is mostly that of the names, which costs thousands of nodes less to see.
+    let in_order = nodes.is_sorted_by(|one, next| one < next);
+    if !in_order && nodes.iter().collect::<BTreeSet<_>>().len() != nodes.len() {
         return Err(MeetError::Config("a node is in the job's node list twice"));
     }
     crate::message::check_facts(&facts).map_err(MeetError::Config)?;

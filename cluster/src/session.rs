@@ -23,6 +23,8 @@ use crate::mesh::{Incoming, Mesh};
 use crate::message::Message;
 use crate::second_hand::pass_on;
 
+pub use crate::answers::Answers;
+
 /// A node waits this much longer than the leader, who uses its own deadline up and then has to spread the map.
 pub const ANSWER_SLACK: Duration = Duration::from_secs(3);
 /// After a deadline this much is still read: a node that was stopped finds its messages unread.
@@ -212,12 +214,12 @@ impl Session {
     ///
     /// # Errors
     /// The leader is lost or has ended the session, or the nodes do different things.
-    pub async fn exchange<T: Serialize + DeserializeOwned + Clone>(
+    pub async fn exchange<T: Serialize + DeserializeOwned>(
         &mut self,
         tag: u32,
         mine: &T,
         deadline: Instant,
-    ) -> Result<BTreeMap<NodeId, Exchanged<T>>, SessionError> {
+    ) -> Result<Answers<T>, SessionError> {
         self.step += 1;
         let own: Bytes =
             serde_json::to_vec(mine).map_err(|error| unreadable("this node's answer", &error))?.into();
@@ -236,14 +238,12 @@ impl Session {
         };
         self.finished = Some((self.step, tag, map.clone()));
         // The leader reads what it sent, so that all nodes hold the same numbers to the last bit.
-        let answers = answers::read(&map, self.roster.nodes.len()).map_err(|error| {
+        let answers: Answers<T> = answers::read(&map, self.roster.nodes.len()).map_err(|error| {
             SessionError::Unreadable { what: "the answers of all nodes", because: error.to_string() }
         })?;
         // Who leads next must know who was lost.
-        for (node, answer) in &answers {
-            if let Exchanged::Lost { because } = answer {
-                self.lost.entry(*node).or_insert_with(|| because.clone());
-            }
+        for (node, because) in answers.lost() {
+            self.lost.entry(node).or_insert_with(|| because.to_owned());
         }
         Ok(answers)
     }

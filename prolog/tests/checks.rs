@@ -6,6 +6,7 @@ mod support;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::SystemTime;
 
@@ -62,7 +63,7 @@ impl Job {
             };
             let seen_address = IpAddr::V4(Ipv4Addr::LOCALHOST);
             job.roster.nodes.push(RosterEntry {
-                name: format!("n{node}"),
+                name: format!("n{node}").into(),
                 joined: Some(Joined::new(facts, seen_address)),
                 absent_because: None,
             });

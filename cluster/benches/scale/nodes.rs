@@ -10,7 +10,7 @@ use cluster::auth::{Authenticator, SiteKey};
 use cluster::log::LogSink;
 use cluster::munge::Munge;
 use cluster::rendezvous::{JobKey, MeetConfig, meet};
-use cluster::session::Exchanged;
+use cluster::session::Answers;
 use diag::facts::{Engine, GpuName, NodeFacts};
 use diag::gpu_facts::{Compared, Known};
 use diag::topology::Leaves;
@@ -153,8 +153,8 @@ async fn node(config: MeetConfig, of: u32, kept: bool) -> ([f64; 3], Option<clus
     let met = now(ClockId::Monotonic);
     let mut passed = [0.0; 2];
     for (tag, passed) in (1..).zip(&mut passed) {
-        let all = session.exchange(tag, &(), Instant::now() + WINDOW).await.unwrap();
-        assert!(all.len() == of as usize && all.values().all(|one| *one == Exchanged::Answer(())));
+        let all: Answers<()> = session.exchange(tag, &(), Instant::now() + WINDOW).await.unwrap();
+        assert!(all.len() == of as usize && all.lost().next().is_none());
         *passed = now(ClockId::Monotonic);
     }
     let _ = kept;

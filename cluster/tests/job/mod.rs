@@ -9,7 +9,7 @@ use std::time::Duration;
 use cluster::auth::{Authenticator, SiteKey};
 use cluster::log::LogSink;
 use cluster::rendezvous::{JobKey, MeetConfig, MeetError, meet};
-use cluster::session::{Exchanged, Session, SessionError};
+use cluster::session::{Answers, Session, SessionError};
 use diag::facts::{Engine, NodeFacts, NodeId};
 use diag::gpu_facts::Known;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -64,7 +64,7 @@ impl Job {
     }
 }
 
-pub type Map = Result<BTreeMap<NodeId, Exchanged<u32>>, SessionError>;
+pub type Map = Result<Answers<u32>, SessionError>;
 
 pub fn facts() -> NodeFacts {
     NodeFacts {
