@@ -109,7 +109,9 @@ pub async fn meet_unless(
     }
     crate::message::check_facts(&facts).map_err(MeetError::Config)?;
     let data_key = if me <= 1 { Some(Zeroizing::new(random()?)) } else { None };
-    let order = port_order(&ports, job.job_id);
+    let job_id = job.job_id;
+    // Each of the two begins at a port of its own: on one machine nobody knocks at the other one first.
+    let order = |node: NodeId| port_order(&ports, job_id.wrapping_add(node));
     let id = Arc::new(Identity {
         job,
         // Only these two are dialled.
@@ -134,7 +136,7 @@ pub async fn meet_unless(
     let give_up = Instant::now() + join_window + PEER_SLACK;
     if me <= 1 && id.nodes.len() > 1 {
         raise_file_limit(id.nodes.len());
-        match listen(&order) {
+        match listen(&order(me)) {
             Ok(listener) => {
                 mesh.helpers.spawn(accept(listener, Arc::clone(&id), mesh.inbox()));
             }
@@ -152,7 +154,7 @@ pub async fn meet_unless(
             id.log.line(&format!("no address of {} is known", id.name(node)));
             continue;
         };
-        let target = Target { node, address, ports: order.clone(), until: give_up };
+        let target = Target { node, address, ports: order(node), until: give_up };
         mesh.helpers.spawn(dial(target, Arc::clone(&id), mesh.inbox()));
     }
     let own_address = id.facts.address.or_else(|| addresses.get(&me).copied());
