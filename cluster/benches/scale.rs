@@ -4,7 +4,7 @@
 //! it, which are exchanges of an empty answer.
 //!
 //! Arguments (after `--`), each `name=value`, all with defaults: `nodes=256,1024,4096` how many nodes, `auth=munge,key` how they
-//! prove themselves, `runs=5` how often, `processes=2` how many hold the other nodes, `kept=1` whether each keeps its roster to the end.
+//! prove themselves, `runs=5` how often, `processes=2` how many hold the other nodes.
 //! MUNGE needs `munged` on the PATH or in `/usr/sbin`, and `libmunge.so.2`. The program needs no other file.
 #![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
 
@@ -52,8 +52,7 @@ fn main() -> ExitCode {
         };
         let mut rows = Vec::new();
         for nodes in &sizes {
-            let plan =
-                Plan { nodes: *nodes, processes: number("processes", "2"), kept: number("kept", "1") > 0 };
+            let plan = Plan { nodes: *nodes, processes: number("processes", "2") };
             let runs: Vec<_> = (0..number("runs", "5")).map(|_| run::run(&plan, &way)).collect();
             rows.push((*nodes, runs));
         }

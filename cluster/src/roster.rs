@@ -142,7 +142,9 @@ impl WireRoster {
         }
         let kinds: Vec<Arc<NodeFacts>> = self.kinds.into_iter().map(Arc::new).collect();
         let columns = names.iter().zip(each(&self.kind)).zip(addresses).zip(each(&self.seen));
-        let entry = |(((name, kind), digits), seen): (((&Arc<str>, Option<u32>), _), Option<IpAddr>)| {
+        // Room for all at once: a vector that grows copies thousands of entries again and again.
+        let mut nodes = Vec::with_capacity(names.len());
+        for (((name, kind), digits), seen) in columns {
             let address = address(digits)?;
             let joined = match kind {
                 None => None,
@@ -153,10 +155,11 @@ impl WireRoster {
                     Some(Joined { facts, address, seen_address })
                 }
             };
-            Ok(RosterEntry { name: Arc::clone(name), joined, absent_because: None })
-        };
-        let nodes = columns.map(entry).collect::<Result<_, _>>()?;
-        let leaves = Leaves { kind: self.leaf_kind, names: self.leaf_names, of: each(&self.leaf).collect() };
+            nodes.push(RosterEntry { name: Arc::clone(name), joined, absent_because: None });
+        }
+        let mut of = Vec::with_capacity(if self.leaf.is_empty() { 0 } else { names.len() });
+        self.leaf.iter().for_each(|(count, leaf)| of.extend(std::iter::repeat_n(*leaf, *count as usize)));
+        let leaves = Leaves { kind: self.leaf_kind, names: self.leaf_names, of };
         let mut roster = Roster { nodes, leader: sender, leaves };
         let seen: Vec<Option<IpAddr>> =
             if self.other_addresses.is_empty() { Vec::new() } else { each(&self.seen).collect() };

@@ -10,7 +10,7 @@ use cluster::auth::{Authenticator, SiteKey};
 use cluster::log::LogSink;
 use cluster::munge::Munge;
 use cluster::rendezvous::{JobKey, MeetConfig, meet};
-use cluster::session::Answers;
+use cluster::session::{Answers, Session};
 use diag::facts::{Engine, GpuName, NodeFacts};
 use diag::gpu_facts::{Compared, Known};
 use diag::topology::Leaves;
@@ -47,7 +47,6 @@ pub struct Part {
     of: u32,
     first_port: u16,
     munge_socket: Option<String>,
-    kept: bool,
 }
 
 impl Part {
@@ -60,26 +59,13 @@ impl Part {
             of: argument("of", "").parse().unwrap(),
             first_port: argument("port", "").parse().unwrap(),
             munge_socket: (!socket.is_empty()).then_some(socket),
-            kept: argument("kept", "1") != "0",
         })
     }
 
     /// The arguments that make a process this part.
-    pub fn arguments(
-        nodes: std::ops::Range<u32>,
-        of: u32,
-        port: u16,
-        socket: &str,
-        kept: bool,
-    ) -> Vec<String> {
+    pub fn arguments(nodes: std::ops::Range<u32>, of: u32, port: u16, socket: &str) -> Vec<String> {
         let part = format!("part={}..{}", nodes.start, nodes.end);
-        vec![
-            part,
-            format!("of={of}"),
-            format!("port={port}"),
-            format!("socket={socket}"),
-            format!("kept={}", u8::from(kept)),
-        ]
+        vec![part, format!("of={of}"), format!("port={port}"), format!("socket={socket}")]
     }
 
     pub fn play(&self) {
@@ -119,7 +105,7 @@ impl Part {
                         auth: auth.clone(),
                         log: LogSink::silent(),
                     };
-                    tokio::spawn(node(config, self.of, self.kept))
+                    tokio::spawn(node(config, self.of))
                 })
                 .collect();
             let mut last = [0.0_f64; 3];
@@ -147,7 +133,7 @@ impl Part {
 }
 
 /// One node's way: when it had met the others, and passed each barrier.
-async fn node(config: MeetConfig, of: u32, kept: bool) -> ([f64; 3], Option<cluster::session::Session>) {
+async fn node(config: MeetConfig, of: u32) -> ([f64; 3], Session) {
     let mut session = meet(config.clone(), facts(config.me)).await.unwrap();
     assert_eq!(session.roster().able().count(), of as usize);
     let met = now(ClockId::Monotonic);
@@ -157,8 +143,7 @@ async fn node(config: MeetConfig, of: u32, kept: bool) -> ([f64; 3], Option<clus
         assert!(all.len() == of as usize && all.lost().next().is_none());
         *passed = now(ClockId::Monotonic);
     }
-    let _ = kept;
-    ([met, passed[0], passed[1]], Some(session))
+    ([met, passed[0], passed[1]], session)
 }
 
 fn name(node: u32) -> String {

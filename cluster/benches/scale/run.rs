@@ -17,7 +17,6 @@ const LAST_PORT: u16 = 32_000;
 pub struct Plan {
     pub nodes: u32,
     pub processes: u32,
-    pub kept: bool,
 }
 
 /// How nodes prove themselves.
@@ -84,7 +83,7 @@ pub fn run(plan: &Plan, way: &Way<'_>) -> Took {
     for process in 0..plan.processes {
         parts.push(2 + others * process / plan.processes..2 + others * (process + 1) / plan.processes);
     }
-    let start = |nodes| Process::start(Part::arguments(nodes, plan.nodes, port, &socket, plan.kept));
+    let start = |nodes| Process::start(Part::arguments(nodes, plan.nodes, port, &socket));
     let mut processes: Vec<_> = parts.into_iter().map(start).collect();
     for process in &mut processes {
         assert_eq!(process.hear(), "ready");
