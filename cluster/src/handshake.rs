@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use crate::message::{Message, check_facts, decode, encode};
 use crate::offer::{self, Offer, Offers};
 use crate::rendezvous::JobKey;
 use crate::secret;
+pub(crate) use crate::tally::{Counters, Tally};
 use crate::wire::{Direction, FrameReader, FrameWriter, MAX_FROM_LEADER, MAX_FROM_PEER, Seal, WireError};
 
 /// Version of everything on the wire. Nodes of another one can't join.
@@ -102,35 +103,6 @@ pub(crate) fn elsewhere<T: PartialEq + ToString + ?Sized>(
     })
 }
 
-/// How many hellos were refused and connections ended, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Handshakes that proved a node of this job.
-    pub accepted: u64,
-    /// Hellos that were refused: forged, replayed, garbage, another job's, late.
-    pub refused: u64,
-    /// Connections that made room for others before they proved anything.
-    pub evicted: u64,
-}
-
-/// The counters' home, shared by the tasks.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) accepted: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    pub(crate) evicted: AtomicU64,
-}
-
-impl Tally {
-    pub(crate) fn read(&self) -> Counters {
-        Counters {
-            accepted: self.accepted.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-            evicted: self.evicted.load(Ordering::Relaxed),
-        }
-    }
-}
-
 /// What one node knows of itself and of the job when it meets the others.
 pub(crate) struct Identity {
     pub(crate) job: JobKey,
@@ -150,6 +122,14 @@ pub(crate) struct Identity {
     pub(crate) unreached: Mutex<BTreeMap<NodeId, String>>,
     /// The last word is said: how connections end from here on is no news.
     pub(crate) over: AtomicBool,
+}
+
+/// The places of a job's nodes, for one that is dialled: leader and deputy.
+pub(crate) fn places(me: NodeId, nodes: &[Arc<str>]) -> HashMap<Arc<str>, NodeId> {
+    if me > 1 {
+        return HashMap::new();
+    }
+    (0..).zip(nodes).map(|(node, name)| (Arc::clone(name), node)).collect()
 }
 
 impl Identity {

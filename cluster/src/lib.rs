@@ -32,11 +32,12 @@ mod second_hand;
 pub mod secret;
 pub mod session;
 pub mod slurm;
+mod tally;
 pub mod topology;
 pub mod trusted_path;
 pub mod wire;
 
-pub use handshake::Counters;
+pub use tally::Counters;
 
 /// The program that runs, for starting it once more: also after an upgrade has put another file at its path.
 pub const OWN_PROGRAM: &str = "/proc/self/exe";

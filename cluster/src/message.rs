@@ -25,20 +25,20 @@ pub(crate) enum Message {
     /// Deputy to leader: who shall lead.
     Leads { node: NodeId },
     /// The leader's roster.
-    Roster(WireRoster),
+    Roster(Box<WireRoster>),
     /// Leader or deputy, before any roster: there will be no meeting, and why.
     Dismissed { because: String },
     /// A node follows the sender of the roster.
     Accepted,
     /// A node follows somebody else already, whose roster this is.
-    Follows { leader: NodeId, roster: Option<WireRoster> },
+    Follows { leader: NodeId, roster: Option<Box<WireRoster>> },
     /// A node's answer in a step; the payload is the answer.
     Answer { step: u64, tag: u32 },
     /// All answers of a step; the payload is the map.
     Answers { step: u64, tag: u32 },
     /// A node lost its leader before the first exchange was over: the roster that it has from it, for a deputy that has
     /// none yet.
-    Orphaned { leader: NodeId, roster: WireRoster },
+    Orphaned { leader: NodeId, roster: Box<WireRoster> },
     /// A node lost its leader and follows the receiver: where it stands.
     Resume { step: u64, tag: u32, finished: u64 },
     /// The new leader lacks this step's map and asks a node that has it.

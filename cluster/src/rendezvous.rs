@@ -5,7 +5,7 @@
 //! without a link the leader needs half of the nodes and the deputy more than half, as votes of nodes that follow
 //! nobody else, so that two can't lead. All windows are counted from the earliest start that anybody knows of.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicBool;
@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 use crate::auth::{Authenticator, random};
 use crate::dial::{Target, accept, dial, listen, port_order, raise_file_limit};
-use crate::handshake::{Established, Identity, Tally};
+use crate::handshake::{Established, Identity, Tally, places};
 use crate::log::LogSink;
 use crate::mesh::{Incoming, Mesh};
 use crate::message::Message;
@@ -96,30 +96,15 @@ pub async fn meet_unless(
     stop: impl Future<Output = String>,
 ) -> Result<Session, MeetError> {
     let MeetConfig { job, nodes, me, addresses, ports, leaves, join_window, auth, log } = config;
-    if nodes.is_empty() || nodes.len() > MAX_NODES {
-        return Err(MeetError::Config("the job has no nodes, or more than 65536"));
-    }
-    if me as usize >= nodes.len() {
-        return Err(MeetError::Config("this node is not in the job's node list"));
-    }
-    // Slurm's order is mostly that of the names, which costs thousands of nodes less to see.
-    let in_order = nodes.is_sorted_by(|one, next| one < next);
-    if !in_order && nodes.iter().collect::<BTreeSet<_>>().len() != nodes.len() {
-        return Err(MeetError::Config("a node is in the job's node list twice"));
-    }
+    check(&nodes, me)?;
     crate::message::check_facts(&facts).map_err(MeetError::Config)?;
     let data_key = if me <= 1 { Some(Zeroizing::new(random()?)) } else { None };
-    let job_id = job.job_id;
     // Each of the two begins at a port of its own: on one machine nobody knocks at the other one first.
-    let order = |node: NodeId| port_order(&ports, job_id.wrapping_add(node));
+    let first = job.job_id;
+    let order = |node: NodeId| port_order(&ports, first.wrapping_add(node));
     let id = Arc::new(Identity {
         job,
-        // Only these two are dialled.
-        places: if me <= 1 {
-            (0..).zip(&*nodes).map(|(node, name)| (Arc::clone(name), node)).collect()
-        } else {
-            HashMap::new()
-        },
+        places: places(me, &nodes),
         nodes,
         me,
         auth,
@@ -175,6 +160,23 @@ pub async fn meet_unless(
         mesh,
     };
     meeting.run(stop).await
+}
+
+/// This node's place among the job's.
+fn check(nodes: &[Arc<str>], me: NodeId) -> Result<(), MeetError> {
+    if nodes.is_empty() || nodes.len() > MAX_NODES {
+        return Err(MeetError::Config("the job has no nodes, or more than 65536"));
+    }
+    if me as usize >= nodes.len() {
+        return Err(MeetError::Config("this node is not in the job's node list"));
+    }
+    // Slurm's order is mostly that of the names, which is sooner seen.
+    if !nodes.is_sorted_by(|one, next| one < next)
+        && nodes.iter().collect::<BTreeSet<_>>().len() != nodes.len()
+    {
+        return Err(MeetError::Config("a node is in the job's node list twice"));
+    }
+    Ok(())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -424,7 +426,7 @@ impl Meeting {
 
     async fn lead(mut self, agreed: bool) -> Result<Session, MeetError> {
         let roster = self.roster();
-        if let Ok(body) = crate::message::encode(&Message::Roster(WireRoster::new(&roster)), &[]) {
+        if let Ok(body) = crate::message::encode(&Message::Roster(Box::new(WireRoster::new(&roster))), &[]) {
             let body = body.into();
             // A node that can't take it is lost in the first exchange.
             let posted =

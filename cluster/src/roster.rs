@@ -285,7 +285,7 @@ mod tests {
     fn a_roster_arrives_as_it_was() {
         let wire = WireRoster::new(&roster());
         assert_eq!(wire.kinds.len(), 3);
-        let sent = encode(&Message::Roster(wire), b"x").unwrap();
+        let sent = encode(&Message::Roster(Box::new(wire)), b"x").unwrap();
         let (Message::Roster(wire), payload) = decode(sent).unwrap() else { panic!("not a roster") };
         assert_eq!(&payload[..], b"x");
         assert_eq!(wire.open(&names(), 0).unwrap(), roster());
