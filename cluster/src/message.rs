@@ -3,6 +3,9 @@
 //! A body is the length of its head (four bytes, big endian), the head as JSON, then a payload that only the
 //! receiver's step understands, so that the leader passes answers on without reading them twice.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use diag::facts::{NodeFacts, NodeId};
 use serde::{Deserialize, Serialize};
 use tokio_util::bytes::{BufMut, Bytes, BytesMut};
@@ -11,6 +14,8 @@ use crate::roster::WireRoster;
 
 /// Longest text of a node about itself; longer is refused.
 const MAX_FACT: usize = 1024;
+/// More nodes than any Slurm job has.
+const MAX_NODES: usize = 65_536;
 /// Most ranks of one node.
 const MAX_RANKS: usize = 256;
 
@@ -72,6 +77,23 @@ pub(crate) fn decode(mut body: Bytes) -> Result<(Message, Bytes), Unreadable> {
     let payload = body.split_off(end);
     let message = serde_json::from_slice(&body[4..]).map_err(|error| Unreadable(error.to_string()))?;
     Ok((message, payload))
+}
+
+/// Whether a job's nodes are such, and this node is one of them.
+pub(crate) fn check_nodes(nodes: &[Arc<str>], me: NodeId) -> Result<(), &'static str> {
+    if nodes.is_empty() || nodes.len() > MAX_NODES {
+        return Err("the job has no nodes, or more than 65536");
+    }
+    if me as usize >= nodes.len() {
+        return Err("this node is not in the job's node list");
+    }
+    // Slurm's order is mostly that of the names, which is sooner seen.
+    if !nodes.is_sorted_by(|one, next| one < next)
+        && nodes.iter().collect::<BTreeSet<_>>().len() != nodes.len()
+    {
+        return Err("a node is in the job's node list twice");
+    }
+    Ok(())
 }
 
 /// Whether facts are of a believable size.

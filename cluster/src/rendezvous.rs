@@ -39,8 +39,6 @@ const DEPUTY_SLACK: Duration = Duration::from_millis(2500);
 const VOTES: Duration = Duration::from_millis(1000);
 /// A node gives up this long after its window: after the deputy's decision and its votes.
 pub const PEER_SLACK: Duration = Duration::from_secs(5);
-/// More nodes than any Slurm job has.
-const MAX_NODES: usize = 65_536;
 
 /// Which run of which job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,7 +94,7 @@ pub async fn meet_unless(
     stop: impl Future<Output = String>,
 ) -> Result<Session, MeetError> {
     let MeetConfig { job, nodes, me, addresses, ports, leaves, join_window, auth, log } = config;
-    check(&nodes, me)?;
+    crate::message::check_nodes(&nodes, me).map_err(MeetError::Config)?;
     crate::message::check_facts(&facts).map_err(MeetError::Config)?;
     let data_key = if me <= 1 { Some(Zeroizing::new(random()?)) } else { None };
     // Each of the two begins at a port of its own: on one machine nobody knocks at the other one first.
@@ -160,23 +158,6 @@ pub async fn meet_unless(
         mesh,
     };
     meeting.run(stop).await
-}
-
-/// This node's place among the job's.
-fn check(nodes: &[Arc<str>], me: NodeId) -> Result<(), MeetError> {
-    if nodes.is_empty() || nodes.len() > MAX_NODES {
-        return Err(MeetError::Config("the job has no nodes, or more than 65536"));
-    }
-    if me as usize >= nodes.len() {
-        return Err(MeetError::Config("this node is not in the job's node list"));
-    }
-    // Slurm's order is mostly that of the names, which is sooner seen.
-    if !nodes.is_sorted_by(|one, next| one < next)
-        && nodes.iter().collect::<BTreeSet<_>>().len() != nodes.len()
-    {
-        return Err(MeetError::Config("a node is in the job's node list twice"));
-    }
-    Ok(())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
