@@ -4,7 +4,8 @@
 //! it, which are exchanges of an empty answer.
 //!
 //! Arguments (after `--`), each `name=value`, all with defaults: `nodes=256,1024,4096` how many nodes, `auth=munge,key` how they
-//! prove themselves, `runs=5` how often, `processes=2` how many hold the other nodes.
+//! prove themselves, `runs=5` how often, `processes=2` how many hold the other nodes, `answer=0` bytes that each
+//! node answers at a barrier.
 //! MUNGE needs `munged` on the PATH or in `/usr/sbin`, and `libmunge.so.2`. The program needs no other file.
 #![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
 
@@ -52,7 +53,8 @@ fn main() -> ExitCode {
         };
         let mut rows = Vec::new();
         for nodes in &sizes {
-            let plan = Plan { nodes: *nodes, processes: number("processes", "2") };
+            let plan =
+                Plan { nodes: *nodes, processes: number("processes", "2"), answer: number("answer", "0") };
             let runs: Vec<_> = (0..number("runs", "5")).map(|_| run::run(&plan, &way)).collect();
             rows.push((*nodes, runs));
         }

@@ -47,6 +47,7 @@ pub struct Part {
     of: u32,
     first_port: u16,
     munge_socket: Option<String>,
+    answer: usize,
 }
 
 impl Part {
@@ -58,14 +59,27 @@ impl Part {
             nodes: begin.unwrap()..end.unwrap(),
             of: argument("of", "").parse().unwrap(),
             first_port: argument("port", "").parse().unwrap(),
+            answer: argument("answer", "0").parse().unwrap(),
             munge_socket: (!socket.is_empty()).then_some(socket),
         })
     }
 
     /// The arguments that make a process this part.
-    pub fn arguments(nodes: std::ops::Range<u32>, of: u32, port: u16, socket: &str) -> Vec<String> {
+    pub fn arguments(
+        nodes: std::ops::Range<u32>,
+        of: u32,
+        port: u16,
+        socket: &str,
+        answer: u32,
+    ) -> Vec<String> {
         let part = format!("part={}..{}", nodes.start, nodes.end);
-        vec![part, format!("of={of}"), format!("port={port}"), format!("socket={socket}")]
+        vec![
+            part,
+            format!("of={of}"),
+            format!("port={port}"),
+            format!("socket={socket}"),
+            format!("answer={answer}"),
+        ]
     }
 
     pub fn play(&self) {
@@ -105,7 +119,7 @@ impl Part {
                         auth: auth.clone(),
                         log: LogSink::silent(),
                     };
-                    tokio::spawn(node(config, self.of))
+                    tokio::spawn(node(config, self.of, self.answer))
                 })
                 .collect();
             let mut last = [0.0_f64; 3];
@@ -133,13 +147,15 @@ impl Part {
 }
 
 /// One node's way: when it had met the others, and passed each barrier.
-async fn node(config: MeetConfig, of: u32) -> ([f64; 3], Session) {
+async fn node(config: MeetConfig, of: u32, answer: usize) -> ([f64; 3], Session) {
     let mut session = meet(config.clone(), facts(config.me)).await.unwrap();
     assert_eq!(session.roster().able().count(), of as usize);
     let met = now(ClockId::Monotonic);
+    // Of no length all are alike, as at a barrier; else each node has its own.
+    let mine = format!("{:>answer$}", if answer > 0 { name(session.me()) } else { String::new() });
     let mut passed = [0.0; 2];
     for (tag, passed) in (1..).zip(&mut passed) {
-        let all: Answers<()> = session.exchange(tag, &(), Instant::now() + WINDOW).await.unwrap();
+        let all: Answers<String> = session.exchange(tag, &mine, Instant::now() + WINDOW).await.unwrap();
         assert!(all.len() == of as usize && all.lost().next().is_none());
         *passed = now(ClockId::Monotonic);
     }

@@ -17,6 +17,7 @@ const LAST_PORT: u16 = 32_000;
 pub struct Plan {
     pub nodes: u32,
     pub processes: u32,
+    pub answer: u32,
 }
 
 /// How nodes prove themselves.
@@ -83,7 +84,7 @@ pub fn run(plan: &Plan, way: &Way<'_>) -> Took {
     for process in 0..plan.processes {
         parts.push(2 + others * process / plan.processes..2 + others * (process + 1) / plan.processes);
     }
-    let start = |nodes| Process::start(Part::arguments(nodes, plan.nodes, port, &socket));
+    let start = |nodes| Process::start(Part::arguments(nodes, plan.nodes, port, &socket, plan.answer));
     let mut processes: Vec<_> = parts.into_iter().map(start).collect();
     for process in &mut processes {
         assert_eq!(process.hear(), "ready");
