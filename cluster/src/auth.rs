@@ -135,7 +135,7 @@ impl SiteKey {
     }
 
     /// Encrypts with BLAKE3's output as key stream, then authenticates nonce and text with another key.
-    fn seal(&self, payload: &[u8]) -> Result<String, AuthError> {
+    pub(crate) fn seal(&self, payload: &[u8]) -> Result<String, AuthError> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).map_err(AuthError::Random)?;
         let mut sealed = nonce.to_vec();
@@ -146,7 +146,7 @@ impl SiteKey {
         Ok(hex(&sealed))
     }
 
-    fn open(&self, credential: &str) -> Result<Zeroizing<Vec<u8>>, AuthError> {
+    pub(crate) fn open(&self, credential: &str) -> Result<Zeroizing<Vec<u8>>, AuthError> {
         let sealed = unhex(credential).ok_or(AuthError::Forged)?;
         let split =
             sealed.len().checked_sub(MAC_BYTES).filter(|at| *at >= NONCE_BYTES).ok_or(AuthError::Forged)?;

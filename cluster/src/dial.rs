@@ -37,6 +37,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const SPARE_PENDING: usize = 256;
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: u32 = 4096;
+/// So many nodes may dial at the same instant: half of what a kernel holds, since many start with another job's nodes.
+const AT_ONCE: NodeId = 2048;
+/// The others dial one after the other, a little faster than a leader takes them (0.1 ms each): a connection that the kernel has
+/// no room for is tried again only after a second.
+const BETWEEN_KNOCKS: Duration = Duration::from_micros(80);
 /// Rest when the system has no descriptor for a new connection.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
@@ -213,6 +218,7 @@ pub(crate) struct Target {
 /// Connects to the leader or the deputy, again whenever the connection ends, until its time is over.
 pub(crate) async fn dial(mut target: Target, id: Arc<Identity>, inbox: mpsc::Sender<Incoming>) {
     let (mut width, mut pause) = (FIRST_SWEEP, FIRST_PAUSE);
+    sleep(BETWEEN_KNOCKS * id.me.saturating_sub(AT_ONCE)).await;
     while Instant::now() < target.until {
         let heard = sweep(&mut target, width, &*id).await;
         match heard {

@@ -1,13 +1,13 @@
 //! How two nodes prove themselves to each other on a fresh connection. Not who dials whom, nor what follows.
 //!
-//! The listener sends a challenge. The dialer answers with a sealed claim that names job, restart, target, role,
-//! itself, both nonces and a fresh key; the listener answers with a sealed claim of its own that repeats the
-//! dialer's nonce. A claim that was recorded elsewhere holds another nonce, target or job, so it proves nothing,
-//! whether or not MUNGE noticed. The key then seals every frame.
+//! The listener sends a challenge, with a key that only the trusted user of this site can read ([`crate::offer`]). The dialer
+//! answers with a claim, sealed by that key, that names job, restart, target, role, itself, both nonces and a fresh key; the
+//! listener answers with a sealed claim of its own that repeats the dialer's nonce. A claim that was recorded elsewhere holds
+//! another nonce, target or job, or is sealed by another key, so it proves nothing. The fresh key then seals every frame.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -20,16 +20,18 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
-use crate::auth::{AuthError, Authenticator, random, wipe};
+use crate::auth::{AuthError, Authenticator, SiteKey, random, wipe};
 use crate::dial::Proof;
 use crate::log::{LogSink, shown};
 use crate::message::{Message, check_facts, decode, encode};
+use crate::offer::{self, Offer, Offers};
 use crate::rendezvous::JobKey;
 use crate::secret;
+pub(crate) use crate::tally::{Counters, Tally};
 use crate::wire::{Direction, FrameReader, FrameWriter, MAX_FROM_LEADER, MAX_FROM_PEER, Seal, WireError};
 
 /// Version of everything on the wire. Nodes of another one can't join.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 /// First bytes of every challenge, so that another service on the port is noticed at once.
 const MAGIC: &str = "aimaster";
 /// What each kind of claim begins with; one can't be passed off as the other.
@@ -71,44 +73,45 @@ pub(crate) enum HandshakeError {
     #[error("its proof is wrong: it was made with another run's key, or for another connection (a replay?)")]
     Forged,
     #[error("{0}")]
+    NoOffer(String),
+    #[error("one of the two has a key file, the other MUNGE")]
+    Otherwise,
+    #[error("{0}")]
     Facts(&'static str),
 }
 
-/// How many hellos were refused and connections ended, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Handshakes that proved a node of this job.
-    pub accepted: u64,
-    /// Hellos that were refused: forged, replayed, garbage, another job's, late.
-    pub refused: u64,
-    /// Connections that made room for others before they proved anything.
-    pub evicted: u64,
-}
-
-/// The counters' home, shared by the tasks.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) accepted: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    pub(crate) evicted: AtomicU64,
-}
-
-impl Tally {
-    pub(crate) fn read(&self) -> Counters {
-        Counters {
-            accepted: self.accepted.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-            evicted: self.evicted.load(Ordering::Relaxed),
-        }
+impl HandshakeError {
+    /// What the other side, which is not proved, says.
+    pub(crate) fn refused(words: &str) -> Self {
+        Self::Refused(shown(words, MAX_REASON))
     }
+}
+
+/// An error where they say one thing and here it is another.
+pub(crate) fn elsewhere<T: PartialEq + ToString + ?Sized>(
+    what: &'static str,
+    theirs: &T,
+    ours: &T,
+) -> Result<(), HandshakeError> {
+    if theirs == ours {
+        return Ok(());
+    }
+    Err(HandshakeError::Elsewhere {
+        what,
+        theirs: shown(&theirs.to_string(), MAX_REASON),
+        ours: ours.to_string(),
+    })
 }
 
 /// What one node knows of itself and of the job when it meets the others.
 pub(crate) struct Identity {
     pub(crate) job: JobKey,
-    pub(crate) nodes: Arc<[String]>,
+    pub(crate) nodes: Arc<[Arc<str>]>,
+    /// Their places; empty where nobody dials.
+    pub(crate) places: HashMap<Arc<str>, NodeId>,
     pub(crate) me: NodeId,
     pub(crate) auth: Authenticator,
+    pub(crate) offers: Offers,
     pub(crate) facts: NodeFacts,
     pub(crate) began: Instant,
     /// Set on leader and deputy only.
@@ -121,9 +124,21 @@ pub(crate) struct Identity {
     pub(crate) over: AtomicBool,
 }
 
+/// The places of a job's nodes, for one that is dialled: leader and deputy.
+pub(crate) fn places(me: NodeId, nodes: &[Arc<str>]) -> HashMap<Arc<str>, NodeId> {
+    if me > 1 {
+        return HashMap::new();
+    }
+    (0..).zip(nodes).map(|(node, name)| (Arc::clone(name), node)).collect()
+}
+
 impl Identity {
     pub(crate) fn name(&self, node: NodeId) -> &str {
-        self.nodes.get(node as usize).map_or("-", String::as_str)
+        self.nodes.get(node as usize).map_or("-", |name| &**name)
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)
     }
 
     /// Remembers why a node was not reached.
@@ -194,12 +209,21 @@ pub(crate) struct Hello {
     pub(crate) seen: IpAddr,
 }
 
+/// What else another version says is passed over: its number is named. Nothing here is believed: job, restart and node only
+/// spare whoever looks for another listener the rest.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Challenge {
     magic: String,
     protocol: u32,
     nonce: [u8; 32],
+    #[serde(default)]
+    job_id: u32,
+    #[serde(default)]
+    restart: u32,
+    #[serde(default)]
+    node: NodeId,
+    #[serde(default)]
+    offer: Offer,
 }
 
 /// Either a sealed claim or a refusal in words.
@@ -246,7 +270,7 @@ impl Claim {
             cluster: id.job.cluster.clone(),
             job_id: id.job.job_id,
             restart: id.job.restart,
-            nodes: u32::try_from(id.nodes.len()).unwrap_or(u32::MAX),
+            nodes: id.count(),
             role: role(listener).to_owned(),
             from: id.name(id.me).to_owned(),
             to: to.to_owned(),
@@ -259,27 +283,22 @@ impl Claim {
 
     /// Everything but the sender's name and the nonces.
     fn check(&self, id: &Identity, purpose: &str, listener: NodeId) -> Result<(), HandshakeError> {
-        let pairs = [
-            ("purpose", self.purpose.clone(), purpose.to_owned()),
-            ("cluster", self.cluster.clone(), id.job.cluster.clone()),
-            ("job", self.job_id.to_string(), id.job.job_id.to_string()),
-            ("restart", self.restart.to_string(), id.job.restart.to_string()),
-            ("number of nodes", self.nodes.to_string(), id.nodes.len().to_string()),
-            ("role", self.role.clone(), role(listener).to_owned()),
-            ("target", self.to.clone(), id.name(id.me).to_owned()),
-        ];
-        pairs.into_iter().find(|(_, theirs, ours)| theirs != ours).map_or(Ok(()), |(what, theirs, ours)| {
-            Err(HandshakeError::Elsewhere { what, theirs: shown(&theirs, MAX_REASON), ours })
-        })
+        elsewhere("purpose", &*self.purpose, purpose)?;
+        elsewhere("cluster", &self.cluster, &id.job.cluster)?;
+        elsewhere("job", &self.job_id, &id.job.job_id)?;
+        elsewhere("restart", &self.restart, &id.job.restart)?;
+        elsewhere("number of nodes", &self.nodes, &id.count())?;
+        elsewhere("role", &*self.role, role(listener))?;
+        elsewhere("target", &*self.to, id.name(id.me))
     }
 
-    async fn seal(&self, auth: &Authenticator) -> Result<String, HandshakeError> {
+    fn seal(&self, key: &SiteKey) -> Result<String, HandshakeError> {
         let bytes = secret::to_json(self).map_err(|_| HandshakeError::Unreadable { what: "own claim" })?;
-        Ok(auth.seal(bytes).await?)
+        Ok(key.seal(&bytes)?)
     }
 }
 
-fn role(listener: NodeId) -> &'static str {
+pub(crate) fn role(listener: NodeId) -> &'static str {
     if listener == 0 { "leader" } else { "deputy" }
 }
 
@@ -325,10 +344,19 @@ async fn answer(stream: TcpStream, seen: IpAddr, id: &Identity) -> Result<Establ
     let (read, write) = stream.into_split();
     let (mut reader, mut writer) = (FrameReader::greeting(read), FrameWriter::greeting(write));
     let nonce = random()?;
-    say(&mut writer, &Challenge { magic: MAGIC.to_owned(), protocol: PROTOCOL, nonce }).await?;
+    let made = id.offers.current(id).await;
+    let (offer, seal) = match &*made {
+        Ok((offer, key)) => (offer.clone(), Ok(key)),
+        Err(why) => (Offer::Refused(why.clone()), Err(HandshakeError::NoOffer(why.clone()))),
+    };
+    let JobKey { job_id, restart, .. } = id.job;
+    let challenge =
+        Challenge { magic: MAGIC.to_owned(), protocol: PROTOCOL, nonce, job_id, restart, node: id.me, offer };
+    say(&mut writer, &challenge).await?;
+    let seal = seal?;
     let heard = match parse("hello", &reader.next().await?)? {
-        Reply::Claim(credential) => hear(credential, nonce, id).await,
-        Reply::Refused(text) => return Err(HandshakeError::Refused(shown(&text, MAX_REASON))),
+        Reply::Claim(sealed) => hear(&sealed, nonce, seal, id),
+        Reply::Refused(text) => return Err(HandshakeError::refused(&text)),
     };
     let (claim, peer) = match heard {
         Ok(heard) => heard,
@@ -340,7 +368,7 @@ async fn answer(stream: TcpStream, seen: IpAddr, id: &Identity) -> Result<Establ
     };
     let key = frame_key(&claim);
     let welcome = Claim::new(id, WELCOME, id.me, &claim.from, (nonce, claim.dialer_nonce));
-    say(&mut writer, &Reply::Claim(welcome.seal(&id.auth).await?)).await?;
+    say(&mut writer, &Reply::Claim(welcome.seal(seal)?)).await?;
     let mut reader = reader.sealed(Seal::new(&key, Direction::FromDialer), limit_from(peer));
     let writer = writer.sealed(Seal::new(&key, Direction::FromListener));
     let facts = decode(reader.next().await?).map_err(|_| HandshakeError::Unreadable { what: "facts" })?;
@@ -353,15 +381,19 @@ async fn answer(stream: TcpStream, seen: IpAddr, id: &Identity) -> Result<Establ
     Ok(Established { peer, reader, writer, data_key, hello, ending: Arc::default() })
 }
 
-/// Judges a hello's credential.
-async fn hear(credential: String, nonce: [u8; 32], id: &Identity) -> Result<(Claim, NodeId), HandshakeError> {
-    let claim: Claim = parse("claim", &id.auth.open(credential).await?)?;
+/// Judges a hello's claim.
+fn hear(
+    sealed: &str,
+    nonce: [u8; 32],
+    key: &SiteKey,
+    id: &Identity,
+) -> Result<(Claim, NodeId), HandshakeError> {
+    let claim: Claim = parse("claim", &key.open(sealed)?)?;
     claim.check(id, HELLO, id.me)?;
     if claim.listener_nonce != nonce {
         return Err(HandshakeError::Replay);
     }
-    let peer = (0..).zip(id.nodes.iter()).find(|(_, name)| **name == claim.from).map(|(node, _)| node);
-    match peer {
+    match id.places.get(&*claim.from).copied() {
         Some(peer) if peer != id.me => Ok((claim, peer)),
         _ => Err(HandshakeError::Stranger(shown(&claim.from, MAX_REASON))),
     }
@@ -387,15 +419,29 @@ async fn introduce(
         say(&mut writer, &Reply::Refused(refusal)).await?;
         return Err(HandshakeError::Protocol { theirs: challenge.protocol });
     }
+    let seal = match proper(
+        challenge.offer,
+        (challenge.job_id, challenge.restart, challenge.node),
+        target,
+        id,
+    )
+    .await
+    {
+        Ok(seal) => seal,
+        Err(error) => {
+            say(&mut writer, &Reply::Refused(error.to_string())).await?;
+            return Err(error);
+        }
+    };
     let nonces = (challenge.nonce, random()?);
     let mut claim = Claim::new(id, HELLO, target, id.name(target), nonces);
     claim.session_key = random()?;
-    say(&mut writer, &Reply::Claim(claim.seal(&id.auth).await?)).await?;
-    let credential = match parse("welcome", &reader.next().await?)? {
-        Reply::Claim(credential) => credential,
-        Reply::Refused(text) => return Err(HandshakeError::Refused(shown(&text, MAX_REASON))),
+    say(&mut writer, &Reply::Claim(claim.seal(&seal)?)).await?;
+    let sealed = match parse("welcome", &reader.next().await?)? {
+        Reply::Claim(sealed) => sealed,
+        Reply::Refused(text) => return Err(HandshakeError::refused(&text)),
     };
-    let welcome: Claim = parse("claim", &id.auth.open(credential).await?)?;
+    let welcome: Claim = parse("claim", &seal.open(&sealed)?)?;
     welcome.check(id, WELCOME, target)?;
     if (welcome.listener_nonce, welcome.dialer_nonce) != nonces {
         return Err(HandshakeError::Replay);
@@ -414,22 +460,36 @@ async fn introduce(
     Ok(Established { peer: target, reader, writer, data_key, hello: None, ending: Arc::default() })
 }
 
+/// The key that the right listener offers.
+async fn proper(
+    offer: Offer,
+    (job_id, restart, node): (u32, u32, NodeId),
+    target: NodeId,
+    id: &Identity,
+) -> Result<SiteKey, HandshakeError> {
+    elsewhere("job", &job_id, &id.job.job_id)?;
+    elsewhere("restart", &restart, &id.job.restart)?;
+    elsewhere("node", &node, &target)?;
+    offer::take(offer, target, id).await
+}
+
 /// What each side of a meeting makes of a first frame, in words; for [`crate::hostile`].
 pub(crate) fn heard(body: &[u8]) -> Vec<String> {
     let challenge =
         parse::<Challenge>("challenge", body).map(|challenge| format!("protocol {}", challenge.protocol));
     let reply = parse::<Reply>("hello", body).and_then(|reply| match reply {
         Reply::Claim(credential) => Ok(format!("a claim of {} bytes", credential.len())),
-        Reply::Refused(text) => Err(HandshakeError::Refused(shown(&text, MAX_REASON))),
+        Reply::Refused(text) => Err(HandshakeError::refused(&text)),
     });
     [challenge, reply].into_iter().map(|said| said.unwrap_or_else(|error| error.to_string())).collect()
 }
 
-/// Who is let in by a credential; for [`crate::hostile`].
-pub(crate) async fn let_in(
-    credential: String,
+/// Who is let in by a claim; for [`crate::hostile`].
+pub(crate) fn let_in(
+    sealed: &str,
     nonce: [u8; 32],
+    key: &SiteKey,
     id: &Identity,
 ) -> Result<NodeId, HandshakeError> {
-    Ok(hear(credential, nonce, id).await?.1)
+    Ok(hear(sealed, nonce, key, id)?.1)
 }

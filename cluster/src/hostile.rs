@@ -11,12 +11,12 @@ use std::time::Instant;
 use diag::facts::{Engine, NodeFacts};
 use diag::gpu_facts::Known;
 use tokio_util::bytes::Bytes;
-use zeroize::Zeroizing;
 
 use crate::auth::{Authenticator, SiteKey};
 use crate::handshake::{Identity, Tally, heard, let_in};
 use crate::log::LogSink;
 use crate::message::{check_facts, decode, encode};
+use crate::offer::Offers;
 use crate::rendezvous::JobKey;
 
 /// The nodes of the job that is talked to; the first of them listens.
@@ -26,6 +26,10 @@ pub const NONCE: [u8; 32] = [9; 32];
 
 fn job() -> JobKey {
     JobKey { cluster: "c".to_owned(), job_id: 7, restart: 0 }
+}
+
+fn key() -> SiteKey {
+    SiteKey::from_secret(&[7; 64])
 }
 
 /// The first node of the job.
@@ -43,9 +47,11 @@ fn listener() -> Identity {
     };
     Identity {
         job: job(),
-        nodes: NODES.map(str::to_owned).into(),
+        nodes: NODES.map(Into::into).into(),
+        places: (0..).zip(NODES).map(|(node, name)| (name.into(), node)).collect(),
         me: 0,
-        auth: Authenticator::Key(SiteKey::from_secret(&[7; 64])),
+        auth: Authenticator::Key(key()),
+        offers: Offers::default(),
         facts,
         began: Instant::now(),
         data_key: None,
@@ -67,10 +73,10 @@ pub fn greeting(body: &[u8]) -> Vec<String> {
 ///
 /// # Errors
 /// What the dialer is told.
-pub async fn claim(payload: &[u8]) -> Result<String, String> {
-    let id = listener();
-    let sealed = id.auth.seal(Zeroizing::new(payload.to_vec())).await.map_err(|error| error.to_string())?;
-    let peer = let_in(sealed, NONCE, &id).await.map_err(|error| error.to_string())?;
+pub fn claim(payload: &[u8]) -> Result<String, String> {
+    let (id, key) = (listener(), key());
+    let sealed = key.seal(payload).map_err(|error| error.to_string())?;
+    let peer = let_in(&sealed, NONCE, &key, &id).map_err(|error| error.to_string())?;
     Ok(id.name(peer).to_owned())
 }
 
@@ -85,7 +91,7 @@ pub fn message(body: &[u8]) {
         let read = decode(sent).ok();
         assert!(read == Some((message.clone(), payload)), "{message:?} is read as {read:?}");
     }
-    let names = NODES.map(str::to_owned);
+    let names = NODES.map(Into::into);
     match message {
         Facts { facts, .. } => _ = check_facts(&facts),
         Roster(roster) | Orphaned { roster, .. } | Follows { roster: Some(roster), .. } => {

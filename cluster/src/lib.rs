@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod agents;
+mod answers;
 pub mod auth;
 pub mod beside;
 mod dial;
@@ -21,19 +22,22 @@ mod message;
 pub mod metrics;
 #[allow(unsafe_code)]
 pub mod munge;
+mod offer;
 pub mod order;
 pub mod rendezvous;
 pub mod report_file;
 pub mod report_writer;
+mod roster;
 mod second_hand;
 pub mod secret;
 pub mod session;
 pub mod slurm;
+mod tally;
 pub mod topology;
 pub mod trusted_path;
 pub mod wire;
 
-pub use handshake::Counters;
+pub use tally::Counters;
 
 /// The program that runs, for starting it once more: also after an upgrade has put another file at its path.
 pub const OWN_PROGRAM: &str = "/proc/self/exe";

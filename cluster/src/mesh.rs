@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::handshake::{Established, Hello, Identity};
 use crate::message::{Message, decode, encode};
-use crate::wire::WireError;
+use crate::wire::{Body, WireError};
 
 /// Messages that wait for one peer to read. Steps alternate, so a peer that lags further doesn't read at all.
 const SEND_QUEUE: usize = 64;
@@ -42,7 +42,7 @@ impl From<Established> for Incoming {
 
 struct Link {
     dialed: bool,
-    out: mpsc::Sender<Bytes>,
+    out: mpsc::Sender<Body>,
     ending: Arc<watch::Sender<Option<String>>>,
     writer: JoinHandle<()>,
     reader: JoinHandle<()>,
@@ -123,7 +123,7 @@ impl Mesh {
             end(&ending, "another connection to the same node is alive");
             return None;
         }
-        let (out, queue) = mpsc::channel::<Bytes>(SEND_QUEUE);
+        let (out, queue) = mpsc::channel::<Body>(SEND_QUEUE);
         let reader = tokio::spawn(read(
             reader,
             peer,
@@ -156,7 +156,7 @@ impl Mesh {
     }
 
     /// Hands a body to a node's writer; never waits. False: the node is gone, or doesn't read.
-    pub(crate) fn post(&mut self, node: NodeId, body: &Bytes) -> bool {
+    pub(crate) fn post(&mut self, node: NodeId, body: &Body) -> bool {
         let Some(links) = self.links.get(&node) else { return false };
         for link in links.iter().filter(|link| link.alive()) {
             match link.out.try_send(body.clone()) {
@@ -168,7 +168,7 @@ impl Mesh {
     }
 
     pub(crate) fn send(&mut self, node: NodeId, message: &Message, payload: &[u8]) -> bool {
-        encode(message, payload).is_ok_and(|body| self.post(node, &body))
+        encode(message, payload).is_ok_and(|body| self.post(node, &body.into()))
     }
 
     /// The next that arrives, or `None` at the deadline. A node's end comes behind all that it sent: it may have two
@@ -262,7 +262,7 @@ async fn read(
 
 async fn write(
     mut writer: crate::wire::FrameWriter<tokio::net::tcp::OwnedWriteHalf>,
-    mut queue: mpsc::Receiver<Bytes>,
+    mut queue: mpsc::Receiver<Body>,
     ending: Arc<watch::Sender<Option<String>>>,
 ) {
     let mut ended = ending.subscribe();
@@ -273,7 +273,7 @@ async fn write(
             _ = ended.wait_for(Option::is_some) => return,
         };
         let Some(body) = next else { break };
-        if let Err(error) = writer.send(&body).await {
+        if let Err(error) = writer.send_again(&body).await {
             end(&ending, &crate::chain(&error));
             return;
         }

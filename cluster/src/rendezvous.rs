@@ -20,10 +20,12 @@ use zeroize::Zeroizing;
 
 use crate::auth::{Authenticator, random};
 use crate::dial::{Target, accept, dial, listen, port_order, raise_file_limit};
-use crate::handshake::{Established, Identity, Tally};
+use crate::handshake::{Established, Identity, Tally, places};
 use crate::log::LogSink;
 use crate::mesh::{Incoming, Mesh};
-use crate::message::{Message, WireRoster};
+use crate::message::Message;
+use crate::offer::Offers;
+use crate::roster::WireRoster;
 use crate::second_hand::{Offered, pass_on};
 use crate::session::Session;
 
@@ -37,8 +39,6 @@ const DEPUTY_SLACK: Duration = Duration::from_millis(2500);
 const VOTES: Duration = Duration::from_millis(1000);
 /// A node gives up this long after its window: after the deputy's decision and its votes.
 pub const PEER_SLACK: Duration = Duration::from_secs(5);
-/// More nodes than any Slurm job has.
-const MAX_NODES: usize = 65_536;
 
 /// Which run of which job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub struct MeetConfig {
     /// Which run of which job.
     pub job: JobKey,
     /// All nodes of the job, in Slurm's order.
-    pub nodes: Vec<String>,
+    pub nodes: Arc<[Arc<str>]>,
     /// This node's place among them.
     pub me: NodeId,
     /// Addresses of node 0 and node 1, as far as they were found.
@@ -94,23 +94,19 @@ pub async fn meet_unless(
     stop: impl Future<Output = String>,
 ) -> Result<Session, MeetError> {
     let MeetConfig { job, nodes, me, addresses, ports, leaves, join_window, auth, log } = config;
-    if nodes.is_empty() || nodes.len() > MAX_NODES {
-        return Err(MeetError::Config("the job has no nodes, or more than 65536"));
-    }
-    if me as usize >= nodes.len() {
-        return Err(MeetError::Config("this node is not in the job's node list"));
-    }
-    if nodes.iter().collect::<BTreeSet<_>>().len() != nodes.len() {
-        return Err(MeetError::Config("a node is in the job's node list twice"));
-    }
+    crate::message::check_nodes(&nodes, me).map_err(MeetError::Config)?;
     crate::message::check_facts(&facts).map_err(MeetError::Config)?;
     let data_key = if me <= 1 { Some(Zeroizing::new(random()?)) } else { None };
-    let order = port_order(&ports, job.job_id);
+    // Each of the two begins at a port of its own: on one machine nobody knocks at the other one first.
+    let first = job.job_id;
+    let order = |node: NodeId| port_order(&ports, first.wrapping_add(node));
     let id = Arc::new(Identity {
         job,
-        nodes: nodes.into(),
+        places: places(me, &nodes),
+        nodes,
         me,
         auth,
+        offers: Offers::default(),
         facts,
         began: std::time::Instant::now(),
         data_key,
@@ -123,7 +119,7 @@ pub async fn meet_unless(
     let give_up = Instant::now() + join_window + PEER_SLACK;
     if me <= 1 && id.nodes.len() > 1 {
         raise_file_limit(id.nodes.len());
-        match listen(&order) {
+        match listen(&order(me)) {
             Ok(listener) => {
                 mesh.helpers.spawn(accept(listener, Arc::clone(&id), mesh.inbox()));
             }
@@ -141,7 +137,7 @@ pub async fn meet_unless(
             id.log.line(&format!("no address of {} is known", id.name(node)));
             continue;
         };
-        let target = Target { node, address, ports: order.clone(), until: give_up };
+        let target = Target { node, address, ports: order(node), until: give_up };
         mesh.helpers.spawn(dial(target, Arc::clone(&id), mesh.inbox()));
     }
     let own_address = id.facts.address.or_else(|| addresses.get(&me).copied());
@@ -150,6 +146,7 @@ pub async fn meet_unless(
         window: join_window,
         stage: Stage::Gathering,
         joined: BTreeMap::new(),
+        like: None,
         left: BTreeMap::new(),
         elsewhere: BTreeSet::new(),
         offered: Offered::default(),
@@ -180,7 +177,9 @@ struct Meeting {
     window_end: Instant,
     give_up: Instant,
     stage: Stage,
-    joined: BTreeMap<NodeId, (NodeFacts, IpAddr)>,
+    joined: BTreeMap<NodeId, Joined>,
+    /// Facts of the last one that joined.
+    like: Option<Arc<NodeFacts>>,
     /// Nodes that had joined, and why they are gone.
     left: BTreeMap<NodeId, String>,
     /// Nodes that follow another leader.
@@ -279,8 +278,18 @@ impl Meeting {
             let rest = self.window.saturating_sub(hello.waited);
             self.window_end = self.window_end.min(Instant::now() + rest);
             self.left.remove(&peer);
-            self.joined.insert(peer, (hello.facts, hello.seen));
+            let joined = self.alike(Joined::new(hello.facts, hello.seen));
+            self.joined.insert(peer, joined);
         }
+    }
+
+    /// The same node with facts that it shares with the last one that joined, if that one is like it.
+    fn alike(&mut self, mut joined: Joined) -> Joined {
+        match &self.like {
+            Some(like) if **like == *joined.facts => joined.facts = Arc::clone(like),
+            _ => self.like = Some(Arc::clone(&joined.facts)),
+        }
+        joined
     }
 
     fn closed(&mut self, from: NodeId) -> Result<Turn, MeetError> {
@@ -310,7 +319,7 @@ impl Meeting {
                 self.mesh.send(0, &Message::Leads { node: leads }, &[]);
                 if more {
                     let seen = facts.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-                    self.joined.entry(0).or_insert((*facts, seen));
+                    self.joined.entry(0).or_insert(Joined::new(*facts, seen));
                     return Turn::Lead { agreed: true };
                 }
                 self.stage = Stage::Following(Instant::now() + LINK_ANSWER);
@@ -378,19 +387,19 @@ impl Meeting {
     }
 
     fn roster(&mut self) -> Roster {
-        let own = &self.id.facts;
-        let entry = |(node, name): (NodeId, &String)| {
-            let (facts, seen_address) = if node == self.id.me {
-                (own.clone(), self.own_address)
-            } else if let Some((facts, seen)) = self.joined.get(&node) {
-                (facts.clone(), *seen)
+        let own = Joined::new(self.id.facts.clone(), self.own_address);
+        let entry = |(node, name): (NodeId, &Arc<str>)| {
+            let joined = if node == self.id.me {
+                own.clone()
+            } else if let Some(joined) = self.joined.get(&node) {
+                joined.clone()
             } else {
                 let because = self.left.get(&node).cloned();
                 let because = because.or_else(|| Some(format!("it did not join within {:?}", self.window)));
                 return RosterEntry { name: name.clone(), joined: None, absent_because: because };
             };
-            let absent_because = facts.unfit_for(own);
-            RosterEntry { name: name.clone(), joined: Some(Joined { facts, seen_address }), absent_because }
+            let absent_because = joined.facts.unfit_for(&own.facts);
+            RosterEntry { name: name.clone(), joined: Some(joined), absent_because }
         };
         let nodes = (0..).zip(self.id.nodes.iter()).map(entry).collect();
         Roster { nodes, leader: self.id.me, leaves: self.leaves.clone() }
@@ -398,7 +407,8 @@ impl Meeting {
 
     async fn lead(mut self, agreed: bool) -> Result<Session, MeetError> {
         let roster = self.roster();
-        if let Ok(body) = crate::message::encode(&Message::Roster(WireRoster::new(&roster)), &[]) {
+        if let Ok(body) = crate::message::encode(&Message::Roster(Box::new(WireRoster::new(&roster))), &[]) {
+            let body = body.into();
             // A node that can't take it is lost in the first exchange.
             let posted =
                 self.joined.keys().map(|node| self.mesh.post(*node, &body)).filter(|done| !done).count();

@@ -5,17 +5,17 @@ use diag::facts::{NodeId, Roster};
 
 use crate::handshake::Identity;
 use crate::mesh::Mesh;
-use crate::message::WireRoster;
+use crate::roster::WireRoster;
 use crate::wire::MAX_FROM_PEER;
 
 /// So many nodes pass the roster on, the first that joined: in a job of thousands the deputy must not get it from all.
 const WITNESSES: usize = 8;
 
 /// What a node that follows a leader says of it to the deputy; `None`: others do, or it is too long for one message.
-pub(crate) fn pass_on(roster: &Roster, me: NodeId) -> Option<WireRoster> {
+pub(crate) fn pass_on(roster: &Roster, me: NodeId) -> Option<Box<WireRoster>> {
     let joined = (0..).zip(&roster.nodes).filter(|(node, entry)| *node > 1 && entry.joined.is_some());
     let witness = joined.take(WITNESSES).any(|(node, _): (NodeId, _)| node == me);
-    let wire = witness.then(|| WireRoster::new(roster))?;
+    let wire = witness.then(|| Box::new(WireRoster::new(roster)))?;
     let bytes = serde_json::to_vec(&wire).ok()?.len();
     (bytes < MAX_FROM_PEER / 2).then_some(wire)
 }
@@ -26,7 +26,7 @@ pub(crate) struct Offered(Option<Roster>);
 
 impl Offered {
     /// Keeps a roster that has a place for this node.
-    pub(crate) fn hear(&mut self, id: &Identity, leader: NodeId, roster: Option<WireRoster>) {
+    pub(crate) fn hear(&mut self, id: &Identity, leader: NodeId, roster: Option<Box<WireRoster>>) {
         if leader > 1 || leader == id.me {
             return;
         }

@@ -16,11 +16,14 @@ use tokio::time::Instant;
 use tokio_util::bytes::Bytes;
 use zeroize::Zeroizing;
 
+use crate::answers;
 use crate::gather::{CONCLUDING, Early, Gathered, RESUME_WAIT};
 use crate::handshake::{Counters, Identity};
 use crate::mesh::{Incoming, Mesh};
 use crate::message::Message;
 use crate::second_hand::pass_on;
+
+pub use crate::answers::Answers;
 
 /// A node waits this much longer than the leader, who uses its own deadline up and then has to spread the map.
 pub const ANSWER_SLACK: Duration = Duration::from_secs(3);
@@ -129,9 +132,6 @@ fn goodbye_until(deadline: Instant) -> Instant {
     deadline.clamp(now + LEAST_GOODBYE, now + GOODBYE)
 }
 
-/// All answers of a step as they travel.
-type Answers<T> = Vec<(NodeId, Exchanged<T>)>;
-
 impl Session {
     pub(crate) fn new(id: Arc<Identity>, mesh: Mesh, roster: Roster, data_key: Zeroizing<[u8; 32]>) -> Self {
         let leader = roster.leader;
@@ -219,7 +219,7 @@ impl Session {
         tag: u32,
         mine: &T,
         deadline: Instant,
-    ) -> Result<BTreeMap<NodeId, Exchanged<T>>, SessionError> {
+    ) -> Result<Answers<T>, SessionError> {
         self.step += 1;
         let own: Bytes =
             serde_json::to_vec(mine).map_err(|error| unreadable("this node's answer", &error))?.into();
@@ -238,15 +238,14 @@ impl Session {
         };
         self.finished = Some((self.step, tag, map.clone()));
         // The leader reads what it sent, so that all nodes hold the same numbers to the last bit.
-        let answers: Answers<T> =
-            serde_json::from_slice(&map).map_err(|error| unreadable("the answers of all nodes", &error))?;
+        let answers: Answers<T> = answers::read(&map, self.roster.nodes.len()).map_err(|error| {
+            SessionError::Unreadable { what: "the answers of all nodes", because: error.to_string() }
+        })?;
         // Who leads next must know who was lost.
-        for (node, answer) in &answers {
-            if let Exchanged::Lost { because } = answer {
-                self.lost.entry(*node).or_insert_with(|| because.clone());
-            }
+        for (node, because) in answers.lost() {
+            self.lost.entry(node).or_insert_with(|| because.to_owned());
         }
-        Ok(answers.into_iter().collect())
+        Ok(answers)
     }
 
     /// Makes one map of what was gathered and gives it to everybody.
@@ -258,9 +257,8 @@ impl Session {
         let map: Bytes = match gathered {
             Gathered::Map(map) => map,
             Gathered::Answers(found) => {
-                let answers: Answers<T> =
-                    found.into_iter().map(|(node, answer)| (node, self.read(node, answer))).collect();
-                serde_json::to_vec(&answers).map_err(|error| unreadable("the answers", &error))?.into()
+                let read = found.into_iter().map(|(node, answer)| (node, self.read::<T>(node, answer)));
+                answers::write(read).map_err(|error| unreadable("the answers", &error))?.into()
             }
         };
         self.spread(&Message::Answers { step: self.step, tag }, &map);
@@ -286,6 +284,7 @@ impl Session {
     /// To every node that joined, also the lost ones, so that one that wakes up again knows where the others are.
     fn spread(&mut self, message: &Message, payload: &[u8]) {
         let Ok(body) = crate::message::encode(message, payload) else { return };
+        let body = body.into();
         for node in 0..u32::try_from(self.roster.nodes.len()).unwrap_or(u32::MAX) {
             if node != self.id.me && self.mesh.alive(node) && !self.mesh.post(node, &body) {
                 self.id.log.line(&format!("{}: {}", self.id.name(node), self.mesh.why(node)));

@@ -1,8 +1,9 @@
 //! Frames between two nodes: length, then sequence number, keyed hash and body. Not what the bodies mean.
 //!
 //! Before both sides have proved themselves a frame is a bare body of at most [`MAX_GREETING`]. Afterwards each
-//! frame carries its sequence number and a BLAKE3 hash under a key of this connection and direction. Whatever
-//! is wrong with a frame ends that connection and no other.
+//! frame carries its sequence number and a BLAKE3 hash under a key of this connection and direction, of the hash of its
+//! body: what goes to thousands of nodes is read once to be hashed. Whatever is wrong with a frame ends that connection
+//! and no other.
 
 use std::io;
 
@@ -77,6 +78,20 @@ impl Direction {
     }
 }
 
+/// What a frame carries, with its hash, which every connection needs that it goes over.
+#[derive(Debug, Clone)]
+pub struct Body {
+    bytes: Bytes,
+    hash: blake3::Hash,
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        let hash = blake3::hash(&bytes);
+        Self { bytes, hash }
+    }
+}
+
 /// The key of one direction of one connection, and its place in the sequence.
 pub struct Seal {
     key: Zeroizing<[u8; 32]>,
@@ -91,15 +106,14 @@ impl Seal {
         Self { key: Zeroizing::new(*key), direction, next: 0 }
     }
 
-    fn hash(&self, sequence: u64, body: &[u8]) -> blake3::Hash {
+    fn hash(&self, sequence: u64, body: &blake3::Hash) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        hasher.update(&[self.direction.byte()]).update(&sequence.to_be_bytes()).update(body);
+        hasher.update(&[self.direction.byte()]).update(&sequence.to_be_bytes()).update(body.as_bytes());
         secret::finish(hasher)
     }
 
     /// Sequence number and hash for the next body.
-    #[must_use]
-    pub fn head(&mut self, body: &[u8]) -> [u8; 40] {
+    fn head(&mut self, body: &blake3::Hash) -> [u8; OVERHEAD] {
         let mut head = [0; OVERHEAD];
         head[..8].copy_from_slice(&self.next.to_be_bytes());
         head[8..].copy_from_slice(self.hash(self.next, body).as_bytes());
@@ -120,7 +134,7 @@ impl Seal {
         let hash: [u8; 32] = frame[8..].try_into().map_err(|_| WireError::TooShort)?;
         let sequence = u64::from_be_bytes(number);
         // The hash first: a number that nobody vouches for is not worth a message. Constant time.
-        if self.hash(sequence, &body) != blake3::Hash::from_bytes(hash) {
+        if self.hash(sequence, &blake3::hash(&body)) != blake3::Hash::from_bytes(hash) {
             return Err(WireError::Hash { sequence: self.next });
         }
         if sequence != self.next {
@@ -203,10 +217,23 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     /// # Errors
     /// The connection broke, or the body is longer than any frame may be.
     pub async fn send(&mut self, body: &[u8]) -> Result<(), WireError> {
+        let hash = if self.seal.is_some() { Some(blake3::hash(body)) } else { None };
+        self.put(body, hash.as_ref()).await
+    }
+
+    /// The same of a body that is hashed already.
+    ///
+    /// # Errors
+    /// Those of [`Self::send`].
+    pub async fn send_again(&mut self, body: &Body) -> Result<(), WireError> {
+        self.put(&body.bytes, Some(&body.hash)).await
+    }
+
+    async fn put(&mut self, body: &[u8], hash: Option<&blake3::Hash>) -> Result<(), WireError> {
         if body.len() > MAX_FROM_LEADER {
             return Err(WireError::TooLong { limit: MAX_FROM_LEADER });
         }
-        let head = self.seal.as_mut().map(|seal| seal.head(body));
+        let head = self.seal.as_mut().zip(hash).map(|(seal, hash)| seal.head(hash));
         let head = head.as_ref().map_or(&[][..], |head| &head[..]);
         let length = u32::try_from(head.len() + body.len())
             .map_err(|_| WireError::TooLong { limit: MAX_FROM_LEADER })?;

@@ -1,17 +1,23 @@
 //! MUNGE with a munged of its own, in a folder of its own.
 #![allow(clippy::unwrap_used)] // the helpers of tests fail like tests
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cluster::auth::{AuthError, Authenticator, KeyFileError, SiteKey};
 use cluster::log::LogSink;
 use cluster::munge::{Munge, MungeError};
-use cluster::rendezvous::{JobKey, MeetConfig, meet};
+use cluster::rendezvous::{JobKey, MeetConfig, MeetError, meet};
+use cluster::session::Session;
 use diag::facts::{Engine, NodeFacts};
 use diag::gpu_facts::Known;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 /// A munged, as the user munge.
 struct Munged {
@@ -156,37 +162,152 @@ async fn a_key_file_must_be_a_private_regular_file() {
     }
 }
 
+const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+fn config(munged: &Munged, me: u32, nodes: u32, first_port: u16, lines: &Lines) -> MeetConfig {
+    let lines = Arc::clone(lines);
+    MeetConfig {
+        job: JobKey { cluster: "c".into(), job_id: 0, restart: 0 },
+        nodes: (0..nodes).map(|node| format!("n{node}").into()).collect(),
+        me,
+        addresses: [(0, HOME), (1, HOME)].into(),
+        ports: first_port..=first_port + 15,
+        leaves: diag::topology::Leaves::default(),
+        join_window: Duration::from_secs(10),
+        auth: Authenticator::Munge { munge: munged.munge(), trusted: 0 },
+        log: LogSink::new(move |line| lines.lock().unwrap().push(line.to_owned())),
+    }
+}
+
+fn facts() -> NodeFacts {
+    NodeFacts {
+        version: "1".into(),
+        request_digest: "d".into(),
+        engine: Engine::Host,
+        address: None,
+        rank_ports: vec![],
+        gpus: Vec::new(),
+        libraries: String::new(),
+        known: Known::default(),
+        unable: None,
+    }
+}
+
+type Lines = Arc<Mutex<Vec<String>>>;
+
+fn said(lines: &Lines, text: &str) -> bool {
+    lines.lock().unwrap().iter().any(|line| line.contains(text))
+}
+
 #[tokio::test]
 async fn nodes_meet_by_munge() {
     let Some(munged) = Munged::start() else { return };
-    let home = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-    let start = |me: u32| {
-        let config = MeetConfig {
-            job: JobKey { cluster: "c".into(), job_id: 0, restart: 0 },
-            nodes: (0..8).map(|node| format!("n{node}")).collect(),
-            me,
-            addresses: [(0, home), (1, home)].into(),
-            ports: 20_900..=20_915,
-            leaves: diag::topology::Leaves::default(),
-            join_window: Duration::from_secs(10),
-            auth: Authenticator::Munge { munge: munged.munge(), trusted: 0 },
-            log: LogSink::silent(),
-        };
-        let facts = NodeFacts {
-            version: "1".into(),
-            request_digest: "d".into(),
-            engine: Engine::Host,
-            address: None,
-            rank_ports: vec![],
-            gpus: Vec::new(),
-            libraries: String::new(),
-            known: Known::default(),
-            unable: None,
-        };
-        tokio::spawn(meet(config, facts))
-    };
-    let started: Vec<_> = (0..8).map(start).collect();
+    let lines = Lines::default();
+    let started: Vec<_> =
+        (0..8).map(|me| tokio::spawn(meet(config(&munged, me, 8, 20_900, &lines), facts()))).collect();
     for one in started {
         assert_eq!(one.await.unwrap().unwrap().roster().able().count(), 8);
     }
+}
+
+async fn frame(stream: &mut TcpStream) -> Vec<u8> {
+    let length = stream.read_u32().await.unwrap();
+    let mut body = vec![0; length as usize];
+    stream.read_exact(&mut body).await.unwrap();
+    body
+}
+
+async fn put(stream: &mut TcpStream, body: &[u8]) {
+    stream.write_u32(u32::try_from(body.len()).unwrap()).await.unwrap();
+    stream.write_all(body).await.unwrap();
+}
+
+/// A node that is told that the leader lives where this listens.
+async fn fooled(mut config: MeetConfig) -> (tokio::net::TcpListener, JoinHandle<Result<Session, MeetError>>) {
+    let trap = tokio::net::TcpListener::bind((HOME, 0)).await.unwrap();
+    let port = trap.local_addr().unwrap().port();
+    config.ports = port..=port;
+    config.addresses.remove(&1);
+    config.join_window = Duration::from_millis(100);
+    let node = tokio::spawn(meet(config, facts()));
+    (trap, node)
+}
+
+#[tokio::test]
+async fn a_hello_that_was_recorded_opens_no_other_connection_and_no_other_node() {
+    let Some(munged) = Munged::start() else { return };
+    let lines = Lines::default();
+    let start = |me| tokio::spawn(meet(config(&munged, me, 4, 20_916, &lines), facts()));
+    let (leader, deputy) = (start(0), start(1));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let (trap, node) = fooled(config(&munged, 2, 4, 20_916, &lines)).await;
+    let (mut victim, _) = trap.accept().await.unwrap();
+    let mut real = TcpStream::connect((HOME, 20_916)).await.unwrap();
+    put(&mut victim, &frame(&mut real).await).await;
+    let hello = frame(&mut victim).await;
+    for port in [20_916, 20_917] {
+        let mut again = TcpStream::connect((HOME, port)).await.unwrap();
+        frame(&mut again).await;
+        put(&mut again, &hello).await;
+        let answer = String::from_utf8(frame(&mut again).await).unwrap();
+        assert!(answer.contains("refused"), "{answer}");
+    }
+    // The deputy offers a key of its own.
+    assert!(said(&lines, "does not answer this connection's challenge"), "{lines:?}");
+    assert!(said(&lines, "not made with the same key"), "{lines:?}");
+    node.abort();
+    leader.abort();
+    deputy.abort();
+}
+
+/// What a node says of a leader that offers `credential`.
+async fn of_an_offer(munged: &Munged, credential: &str) -> String {
+    let (trap, node) = fooled(config(munged, 2, 4, 20_932, &Lines::default())).await;
+    let (mut victim, _) = trap.accept().await.unwrap();
+    let challenge = serde_json::json!({
+        "magic": "aimaster", "protocol": 2, "nonce": vec![7; 32], "job_id": 0, "restart": 0, "node": 0,
+        "offer": { "sealed": credential },
+    });
+    put(&mut victim, challenge.to_string().as_bytes()).await;
+    let answer = String::from_utf8(frame(&mut victim).await).unwrap();
+    node.abort();
+    answer
+}
+
+#[tokio::test]
+async fn an_offer_of_another_user_job_or_role_gets_no_hello() {
+    let Some(munged) = Munged::start() else { return };
+    let socket = munged.folder.path().join("s");
+    let terms = |key: &str, value: serde_json::Value| {
+        let mut terms = serde_json::json!({
+            "purpose": "aimaster offer", "cluster": "c", "job_id": 0, "restart": 0, "nodes": 4, "role": "leader",
+            "from": "n0", "key": vec![3; 32],
+        });
+        terms[key] = value;
+        terms.to_string()
+    };
+    let right = terms("restart", 0.into());
+    let made = Command::new("setpriv")
+        .args(["--reuid=nobody", "--clear-groups", "munge", "-u", "0", "-s", &right, "-S"])
+        .arg(&socket)
+        .output()
+        .unwrap();
+    let foreign = String::from_utf8(made.stdout).unwrap();
+    assert!(of_an_offer(&munged, foreign.trim()).await.contains("only uid 0 is trusted"));
+    for (key, value, why) in [
+        ("purpose", "aimaster hello".into(), "claim is for purpose"),
+        ("cluster", "d".into(), "claim is for cluster"),
+        ("job_id", 1.into(), "claim is for job"),
+        ("restart", 1.into(), "claim is for restart"),
+        ("nodes", 5.into(), "claim is for number of nodes"),
+        ("role", "deputy".into(), "claim is for role"),
+        ("from", "n3".into(), "claim is for node"),
+        ("more", 1.into(), "offer can't be read"),
+    ] {
+        let wrong = munged.munge().encode(terms(key, value).as_bytes(), 0).unwrap();
+        let answer = of_an_offer(&munged, &wrong).await;
+        assert!(answer.contains(why), "{key}: {answer}");
+    }
+    let good = munged.munge().encode(right.as_bytes(), 0).unwrap();
+    assert!(of_an_offer(&munged, &good).await.starts_with("{\"claim\""));
 }

@@ -312,7 +312,10 @@ async fn a_forged_frame_ends_that_connection_only() {
     let done = exchange_all(sessions, 1, 5000).await;
     let map = done[0].1.as_ref().unwrap();
     assert_eq!(done[1].1.as_ref().unwrap(), map);
-    assert!(matches!(&map[&2], Exchanged::Lost { because } if because.contains("hash of frame")), "{map:?}");
+    assert!(
+        matches!(map.get(2).unwrap(), Exchanged::Lost { because } if because.contains("hash of frame")),
+        "{map:?}"
+    );
     assert!(matches!(done[2].1, Err(SessionError::LeaderLost { .. })));
     // The one that was cut off still looks for the deputy, which it never reached.
     assert!(begin.elapsed() < Duration::from_secs(3));
@@ -326,10 +329,13 @@ async fn a_killed_peer_is_lost_at_once_and_for_good() {
     let done = exchange_all(sessions, 1, 5000).await;
     for (_, map) in &done {
         let map = map.as_ref().unwrap();
-        assert!(matches!(map[&2], Exchanged::Lost { .. }) && map[&3] == Exchanged::Answer(30));
+        assert!(
+            matches!(map.get(2).unwrap(), Exchanged::Lost { .. })
+                && *map.get(3).unwrap() == Exchanged::Answer(30)
+        );
     }
     for (_, map) in exchange_all(done.into_iter().map(|(s, _)| s).collect(), 2, 5000).await {
-        assert!(matches!(map.unwrap()[&2], Exchanged::Lost { .. }));
+        assert!(matches!(map.unwrap().get(2).unwrap(), Exchanged::Lost { .. }));
     }
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
 }
@@ -343,14 +349,14 @@ async fn a_frozen_peer_is_lost_at_the_deadline_and_its_late_answer_is_dropped() 
     let done = exchange_all(sessions, 1, 400).await;
     assert!(begin.elapsed() < Duration::from_millis(1500));
     let map = done[0].1.clone().unwrap();
-    assert!(matches!(&map[&2], Exchanged::Lost { because } if because.contains("deadline")));
+    assert!(matches!(map.get(2).unwrap(), Exchanged::Lost { because } if because.contains("deadline")));
     // It wakes up, is told what the others found, and stays lost.
     assert_eq!(frozen.exchange(1, &20, soon(0)).await.unwrap(), map);
     let mut sessions: Vec<_> = done.into_iter().map(|(s, _)| s).collect();
     sessions.push(frozen);
     let done = exchange_all(sessions, 2, 2000).await;
     let maps: Vec<_> = done.iter().map(|(_, map)| map.clone().unwrap()).collect();
-    assert!(maps.iter().all(|map| *map == maps[0] && matches!(map[&2], Exchanged::Lost { .. })));
+    assert!(maps.iter().all(|map| *map == maps[0] && matches!(map.get(2).unwrap(), Exchanged::Lost { .. })));
     assert_eq!(maps[0].values().filter(|v| matches!(v, Exchanged::Answer(_))).count(), 3);
 }
 
@@ -361,7 +367,7 @@ async fn an_answer_of_another_type_loses_its_node_only() {
     let odd = tokio::spawn(async move { odd.exchange(1, &"words".to_owned(), soon(2000)).await.map(|_| ()) });
     for (_, map) in exchange_all(sessions, 1, 2000).await {
         assert!(
-            matches!(&map.unwrap()[&2], Exchanged::Lost { because } if because.contains("can't be read"))
+            matches!(map.unwrap().get(2).unwrap(), Exchanged::Lost { because } if because.contains("can't be read"))
         );
     }
     assert!(matches!(odd.await.unwrap(), Err(SessionError::Unreadable { .. })));

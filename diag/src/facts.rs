@@ -1,6 +1,7 @@
 //! What a node tells the others about itself in its hello, and the roster that the leader makes of it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +56,15 @@ pub struct NodeFacts {
     pub unable: Option<String>,
 }
 
+impl Joined {
+    /// What a node said of itself, and where the leader saw it.
+    #[must_use]
+    pub fn new(mut facts: NodeFacts, seen_address: IpAddr) -> Self {
+        let address = facts.address.take();
+        Self { facts: Arc::new(facts), address, seen_address }
+    }
+}
+
 impl NodeFacts {
     /// What makes this node unfit to be measured together with the leader, naming both, and how to mend it.
     #[must_use]
@@ -98,10 +108,10 @@ pub struct GpuName {
 }
 
 /// One node in the roster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RosterEntry {
     /// Slurm's name of the node.
-    pub name: String,
+    pub name: Arc<str>,
     /// What it said, and the address at which its hello was seen; `None`: it did not join.
     pub joined: Option<Joined>,
     /// Why it is absent, or does not fit the leader and so is not measured, in words.
@@ -109,23 +119,24 @@ pub struct RosterEntry {
 }
 
 /// A node that joined.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
-    /// Its facts.
-    pub facts: NodeFacts,
+    /// Its facts but for its address, which is below: thousands of nodes are alike and hold one copy.
+    pub facts: Arc<NodeFacts>,
+    /// The address that it believes others reach it at.
+    pub address: Option<IpAddr>,
     /// The address at which the leader saw it.
     pub seen_address: IpAddr,
 }
 
 /// All nodes of the job, in the order of the job's node list; every node holds the same one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roster {
     /// Entry i is node i.
     pub nodes: Vec<RosterEntry>,
     /// Which node leads.
     pub leader: NodeId,
     /// Below which leaf switch each node is, as far as the leader knows.
-    #[serde(default)]
     pub leaves: Leaves,
 }
 
@@ -141,6 +152,6 @@ impl Roster {
     /// Name of a node; a dash for an id that is not in the roster.
     #[must_use]
     pub fn name(&self, node: NodeId) -> &str {
-        self.nodes.get(node as usize).map_or("-", |entry| entry.name.as_str())
+        self.nodes.get(node as usize).map_or("-", |entry| &*entry.name)
     }
 }

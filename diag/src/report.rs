@@ -174,7 +174,7 @@ impl Report {
                 JobAction::Requeue { .. } => "requeue",
             }
             .into(),
-            nodes: roster.nodes.iter().map(|entry| entry.name.clone()).collect(),
+            nodes: roster.nodes.iter().map(|entry| entry.name.to_string()).collect(),
             items: verdict.findings.iter().map(|finding| item(roster, finding)).collect(),
             drained: Vec::new(),
             held_back: Vec::new(),

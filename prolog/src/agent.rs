@@ -58,7 +58,7 @@ pub fn met(session: &Session) -> Met {
     let mut addresses: BTreeMap<NodeId, Vec<IpAddr>> = BTreeMap::new();
     for (node, entry) in (0..2).zip(&roster.nodes) {
         let Some(joined) = &entry.joined else { continue };
-        let both = [Some(joined.seen_address), joined.facts.address];
+        let both = [Some(joined.seen_address), joined.address];
         let mut known: Vec<IpAddr> = both.into_iter().flatten().filter(|one| !one.is_unspecified()).collect();
         known.dedup();
         addresses.insert(node, known);

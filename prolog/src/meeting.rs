@@ -173,7 +173,7 @@ pub async fn session(
     why.iter().for_each(|line| events.log(line));
     let config = MeetConfig {
         job: JobKey { cluster: job.cluster.clone(), job_id: job.job_id, restart: job.restart },
-        nodes: job.nodes.clone(),
+        nodes: job.nodes.iter().map(|name| name.as_str().into()).collect(),
         me: job.me,
         addresses,
         ports: policy.network.port_first..=policy.network.port_last,

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use cluster::session::{Exchanged, Session, SessionError};
+use cluster::session::{Answers, Exchanged, Session, SessionError};
 use diag::check::{CheckName, Scope};
 use diag::facts::{Engine, NodeFacts, NodeId, Roster};
 use diag::gpu_facts::{Quiet, bounded, other_traffic};
@@ -120,28 +120,25 @@ pub async fn run(
             stop = stopping.stopped() => return (results, Ended::Stopped(stop)),
         };
         match answers {
-            Ok(answers) => results.push(result(round, answers)),
+            Ok(answers) => results.push(result(round, &answers)),
             Err(error) => return (results, Ended::Session(error)),
         }
     }
 }
 
-fn result(
-    round: Round,
-    answers: std::collections::BTreeMap<NodeId, Exchanged<Option<NodeOutcome>>>,
-) -> RoundResult {
+fn result(round: Round, answers: &Answers<Option<NodeOutcome>>) -> RoundResult {
     let participants = round.participants();
     let outcomes = answers
-        .into_iter()
+        .iter()
         .filter(|(node, _)| participants.contains(node))
         .map(|(node, answer)| {
             let outcome = match answer {
-                Exchanged::Answer(Some(outcome)) => outcome,
+                Exchanged::Answer(Some(outcome)) => outcome.clone(),
                 Exchanged::Answer(None) => NodeOutcome::Error(CheckError {
                     kind: ErrorKind::Worker,
                     message: format!("{}: it took no part", round.check),
                 }),
-                Exchanged::Lost { because } => NodeOutcome::Lost { because },
+                Exchanged::Lost { because } => NodeOutcome::Lost { because: because.clone() },
             };
             (node, outcome)
         })

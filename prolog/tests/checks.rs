@@ -6,6 +6,7 @@ mod support;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::SystemTime;
 
@@ -62,8 +63,8 @@ impl Job {
             };
             let seen_address = IpAddr::V4(Ipv4Addr::LOCALHOST);
             job.roster.nodes.push(RosterEntry {
-                name: format!("n{node}"),
-                joined: Some(Joined { facts, seen_address }),
+                name: format!("n{node}").into(),
+                joined: Some(Joined::new(facts, seen_address)),
                 absent_because: None,
             });
         }
@@ -104,7 +105,8 @@ impl Job {
 
     fn block(&mut self, node: usize, rank: usize) {
         // Nothing listens on port 1.
-        self.roster.nodes[node].joined.as_mut().unwrap().facts.rank_ports[rank] = 1;
+        let joined = self.roster.nodes[node].joined.as_mut().unwrap();
+        Arc::make_mut(&mut joined.facts).rank_ports[rank] = 1;
     }
 }
 

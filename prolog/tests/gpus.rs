@@ -279,7 +279,7 @@ async fn told(machine: &Machine, name: CheckName) -> Vec<Finding> {
         known: Known::default(),
         unable: None,
     };
-    let joined = Some(Joined { facts, seen_address: LOCAL });
+    let joined = Some(Joined::new(facts, LOCAL));
     let entry = RosterEntry { name: "n1".into(), joined, absent_because: None };
     let roster = Roster { nodes: vec![entry], leader: 0, leaves: diag::topology::Leaves::default() };
     let round =

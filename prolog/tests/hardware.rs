@@ -134,7 +134,11 @@ fn outcome(nodes: Vec<Known>) -> (Outcome, Vec<String>) {
             unable: None,
         };
         let seen_address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        RosterEntry { name: "n1".into(), joined: Some(Joined { facts, seen_address }), absent_because: None }
+        RosterEntry {
+            name: "n1".into(),
+            joined: Some(Joined::new(facts, seen_address)),
+            absent_because: None,
+        }
     };
     let roster =
         Roster { nodes: nodes.into_iter().map(entry).collect(), leader: 0, leaves: Leaves::default() };

@@ -132,6 +132,11 @@ enum Bench {
         /// What to change of the numbers of runs, such as `healthy=1000`: see diag/benches/trust.rs.
         counts: Vec<String>,
     },
+    /// What it costs thousands of nodes to meet, all of them on this machine, by MUNGE and by a key file.
+    Scale {
+        /// Which and how often, such as `nodes=1024` or `runs=5`: see cluster/benches/scale.rs.
+        settings: Vec<String>,
+    },
     /// The rules of the running job on a simulated job of 16,384 ranks.
     C4d {
         /// Faults, and clean runs.
@@ -151,8 +156,9 @@ fn main() -> Result<()> {
         Task::Leaks { plain, suites } => leaks(plain, suites),
         Task::Bench { what: Bench::Gpu { repeats } } => bench("prolog", "gpu", repeats),
         Task::Bench { what: Bench::Telemetry { repeats } } => bench_telemetry(repeats),
-        Task::Bench { what: Bench::Trust { counts } } => bench_rules("trust", &counts),
-        Task::Bench { what: Bench::C4d { counts } } => bench_rules("c4d", &counts),
+        Task::Bench { what: Bench::Trust { counts } } => bench_tables("diag", "trust", &counts),
+        Task::Bench { what: Bench::C4d { counts } } => bench_tables("diag", "c4d", &counts),
+        Task::Bench { what: Bench::Scale { settings } } => bench_tables("cluster", "scale", &settings),
         Task::Fuzz { minutes, jobs, targets } => fuzz::fuzz(minutes, jobs, &targets),
         Task::Docs => docs(),
         Task::Screenshots => screenshots::screenshots(),
@@ -242,10 +248,10 @@ fn bench_telemetry(repeats: u32) -> Result<()> {
     bench("epilog", "telemetry", repeats)
 }
 
-/// A bench of the pure rules, which prints its own tables.
-fn bench_rules(name: &str, counts: &[String]) -> Result<()> {
-    let words = ["bench", "--quiet", "--package", "diag", "--bench", name, "--"];
-    cargo(&words.into_iter().chain(counts.iter().map(String::as_str)).collect::<Vec<_>>())
+/// A bench that prints its own tables.
+fn bench_tables(package: &str, name: &str, settings: &[String]) -> Result<()> {
+    let words = ["bench", "--quiet", "--package", package, "--bench", name, "--"];
+    cargo(&words.into_iter().chain(settings.iter().map(String::as_str)).collect::<Vec<_>>())
 }
 
 /// The test that finds drift also mends it; the second run says whether that was all. First the pages that say what `aimaster`

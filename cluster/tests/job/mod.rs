@@ -9,7 +9,7 @@ use std::time::Duration;
 use cluster::auth::{Authenticator, SiteKey};
 use cluster::log::LogSink;
 use cluster::rendezvous::{JobKey, MeetConfig, MeetError, meet};
-use cluster::session::{Exchanged, Session, SessionError};
+use cluster::session::{Answers, Session, SessionError};
 use diag::facts::{Engine, NodeFacts, NodeId};
 use diag::gpu_facts::Known;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,7 +44,7 @@ impl Job {
         let lines = Arc::clone(&self.lines);
         MeetConfig {
             job: JobKey { cluster: "c".into(), job_id: self.id, restart: 0 },
-            nodes: (0..self.nodes).map(|node| format!("n{node}")).collect(),
+            nodes: (0..self.nodes).map(|node| format!("n{node}").into()).collect(),
             me,
             addresses: BTreeMap::from([(0, HOME), (1, HOME)]),
             ports: self.first_port..=self.first_port + 15,
@@ -64,7 +64,7 @@ impl Job {
     }
 }
 
-pub type Map = Result<BTreeMap<NodeId, Exchanged<u32>>, SessionError>;
+pub type Map = Result<Answers<u32>, SessionError>;
 
 pub fn facts() -> NodeFacts {
     NodeFacts {

@@ -67,7 +67,7 @@ pub fn bounded(mut facts: Vec<Fact>) -> Vec<Fact> {
 pub fn of_roster(roster: &Roster, rdma: &BTreeSet<String>) -> Vec<Fact> {
     let joined = (0..).zip(&roster.nodes).filter_map(|(node, entry)| {
         let known = &entry.joined.as_ref()?.facts.known;
-        Some((node, entry.name.as_str(), known))
+        Some((node, &*entry.name, known))
     });
     let mut facts = Vec::new();
     let mut nodes: Vec<Placed<'_>> = Vec::new();

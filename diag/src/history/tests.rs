@@ -157,7 +157,8 @@ fn ten_jobs_on_a_new_driver_are_a_new_beginning() {
 }
 
 fn roster(nodes: usize) -> Roster {
-    let entry = |name: usize| RosterEntry { name: format!("n{name}"), joined: None, absent_because: None };
+    let entry =
+        |name: usize| RosterEntry { name: format!("n{name}").into(), joined: None, absent_because: None };
     Roster { nodes: (0..nodes).map(entry).collect(), leader: 0, leaves: crate::topology::Leaves::default() }
 }
 

@@ -42,7 +42,7 @@ impl<'w> Ways<'w> {
 
     fn roster(&self) -> Roster {
         let mut roster = Job::on(self.machine, self.size, Noise::default()).roster();
-        let names: Vec<String> = roster.nodes.iter().map(|entry| entry.name.clone()).collect();
+        let names: Vec<String> = roster.nodes.iter().map(|entry| entry.name.to_string()).collect();
         if !self.conf.is_empty() {
             roster.leaves = parse_conf(self.conf).unwrap().of_job(&names);
         }

@@ -33,8 +33,8 @@ fn roster(model: &str, nodes: u32, gpus: u32) -> Roster {
         unable: None,
     };
     let entry = |node: u32| RosterEntry {
-        name: format!("n{}", node + 1),
-        joined: Some(Joined { facts: facts(), seen_address: IpAddr::V4(Ipv4Addr::LOCALHOST) }),
+        name: format!("n{}", node + 1).into(),
+        joined: Some(Joined::new(facts(), IpAddr::V4(Ipv4Addr::LOCALHOST))),
         absent_because: None,
     };
     Roster { nodes: (0..nodes).map(entry).collect(), leader: 0, leaves: Leaves::default() }

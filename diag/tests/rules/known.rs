@@ -75,8 +75,8 @@ impl Job {
             };
             let seen_address = IpAddr::V4(Ipv4Addr::LOCALHOST);
             RosterEntry {
-                name: reading.name.clone(),
-                joined: Some(Joined { facts, seen_address }),
+                name: reading.name.as_str().into(),
+                joined: Some(Joined::new(facts, seen_address)),
                 absent_because: None,
             }
         };

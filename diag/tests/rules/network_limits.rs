@@ -51,8 +51,8 @@ fn roster(nodes: &[NodeReading]) -> Roster {
             known: Known::of(id, reading, &needs()),
             unable: None,
         };
-        let joined = Some(Joined { facts, seen_address: IpAddr::V4(Ipv4Addr::LOCALHOST) });
-        RosterEntry { name: format!("n{id}"), joined, absent_because: None }
+        let joined = Some(Joined::new(facts, IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        RosterEntry { name: format!("n{id}").into(), joined, absent_because: None }
     };
     Roster { nodes: (0..).zip(nodes).map(entry).collect(), leader: 0, leaves: Leaves::default() }
 }

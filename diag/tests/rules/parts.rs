@@ -64,8 +64,8 @@ fn roster(nodes: u32, facts: &[Fact]) -> Roster {
             unable: None,
         };
         RosterEntry {
-            name: format!("n{node}"),
-            joined: Some(Joined { facts, seen_address: IpAddr::V4(Ipv4Addr::LOCALHOST) }),
+            name: format!("n{node}").into(),
+            joined: Some(Joined::new(facts, IpAddr::V4(Ipv4Addr::LOCALHOST))),
             absent_because: None,
         }
     };

@@ -48,7 +48,8 @@ pub(super) struct Case {
 
 impl Case {
     pub fn new(order: &Order, policy: &Policy) -> Self {
-        let entry = |name: &String| RosterEntry { name: name.clone(), joined: None, absent_because: None };
+        let entry =
+            |name: &String| RosterEntry { name: name.as_str().into(), joined: None, absent_because: None };
         let (job_id, restart) = (order.job.job_id, order.job.restart);
         Self {
             me: order.me,

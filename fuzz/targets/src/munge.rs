@@ -14,7 +14,7 @@ pub fn run(data: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     match data {
         [b's', bytes @ ..] => runtime.block_on(sealed(bytes)),
-        [b'c', bytes @ ..] => match runtime.block_on(hostile::claim(bytes)) {
+        [b'c', bytes @ ..] => match hostile::claim(bytes) {
             Ok(peer) => assert!(peer == hostile::NODES[1] || peer == hostile::NODES[2], "{peer}"),
             Err(error) => holds::line(&error, 1024),
         },

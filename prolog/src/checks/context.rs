@@ -174,7 +174,7 @@ impl Context<'_> {
     pub(super) fn target(&self, node: NodeId) -> Result<Target, CheckError> {
         let (name, joined) = self.joined(node)?;
         let configured: Option<IpAddr> = self.policy.network.addresses.get(name).copied();
-        let address = configured.or(joined.facts.address).unwrap_or(joined.seen_address);
+        let address = configured.or(joined.address).unwrap_or(joined.seen_address);
         Ok(Target { node, address, ports: joined.facts.rank_ports.clone() })
     }
 
@@ -197,7 +197,7 @@ impl Context<'_> {
         self.roster
             .nodes
             .get(node as usize)
-            .and_then(|entry| Some((entry.name.as_str(), entry.joined.as_ref()?)))
+            .and_then(|entry| Some((&*entry.name, entry.joined.as_ref()?)))
             .ok_or_else(|| CheckError {
                 kind: ErrorKind::Environment,
                 message: format!("{}: the round asks for node {node}, which did not join", self.round.check),

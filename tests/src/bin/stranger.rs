@@ -1,7 +1,8 @@
 //! A stranger on the network of a job: what the tests of hostile hellos run on a node that is not part of the job.
 //! It speaks as much of the nodes' protocol as an attacker can read in its source, and knows no secret.
 //!
-//! `stranger record PORT` plays the leader on a port and prints the hello that a node sends.
+//! `stranger record PORT CLUSTER JOB NODES NAME` plays the leader on a port and prints the hello that a node sends. It is
+//! believed, for it runs as root of that leader's node.
 //! `stranger attack CLUSTER JOB NODES FIRST LAST HELLO NAME=ADDRESS...` works on every open port of the range until
 //! its standard input ends, then prints how many connections it made. HELLO is a recorded hello.
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use cluster::auth::{Authenticator, SiteKey};
 use serde_json::{Value, json};
 
 /// A closed port refuses at once; one that does not answer is not worth more.
@@ -34,7 +36,9 @@ const DATA_MAGIC: &[u8] = b"AIMDATA1";
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["record", port] => record(port.parse()?),
+        ["record", port, cluster, job, nodes, name] => {
+            record(port.parse()?, cluster, job.parse()?, nodes.parse()?, name)
+        }
         ["attack", cluster, job, nodes, first, last, hello, ref hosts @ ..] => {
             let hosts = hosts.iter().map(|host| host_of(host)).collect::<Result<_>>()?;
             let (job, nodes) = (job.parse()?, nodes.parse()?);
@@ -52,7 +56,9 @@ fn main() -> Result<()> {
             }
             .run()
         }
-        _ => bail!("usage: stranger record PORT | attack CLUSTER JOB NODES FIRST LAST HELLO NAME=ADDRESS..."),
+        _ => bail!(
+            "usage: stranger record PORT CLUSTER JOB NODES NAME | attack CLUSTER JOB NODES FIRST LAST HELLO NAME=ADDRESS..."
+        ),
     }
 }
 
@@ -75,13 +81,21 @@ fn read_frame(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 }
 
 /// Challenges the first node that dials, and prints its answer.
-fn record(port: u16) -> Result<()> {
+fn record(port: u16, cluster: &str, job: u32, nodes: u32, name: &str) -> Result<()> {
+    let terms = json!({
+        "purpose": "aimaster offer", "cluster": cluster, "job_id": job, "restart": 0, "nodes": nodes,
+        "role": "leader", "from": name, "key": vec![3; 32],
+    });
+    let offer = munge(&["munge"], &terms.to_string())?;
+    let challenge = json!({
+        "magic": "aimaster", "protocol": 2, "nonce": vec![7; 32], "job_id": job, "restart": 0, "node": 0,
+        "offer": { "sealed": offer },
+    });
     let listener = TcpListener::bind(("0.0.0.0", port))?;
     println!("listening");
     for stream in listener.incoming() {
         let mut stream = stream?;
         stream.set_read_timeout(Some(ANSWER))?;
-        let challenge = json!({"magic": "aimaster", "protocol": 1, "nonce": vec![7; 32]});
         stream.write_all(&frame(challenge.to_string().as_bytes()))?;
         if let Ok(hello) = read_frame(&mut stream)
             && hello.starts_with(b"{\"claim\"")
@@ -165,7 +179,8 @@ impl Attack<'_> {
         Ok(())
     }
 
-    /// Answers the challenge with a claim sealed by this user's own credential, wrong in one thing.
+    /// Answers the challenge with a claim, wrong in one thing: sealed by the key that is offered, as far as this user can read it,
+    /// else by a credential of its own.
     fn claim(&self, stream: &mut TcpStream, listener: &str, wrong: Value) -> Result<()> {
         let challenge: Value = serde_json::from_slice(&read_frame(stream)?)?;
         let mut claim = json!({
@@ -178,7 +193,14 @@ impl Attack<'_> {
         for (key, value) in wrong.as_object().into_iter().flatten() {
             claim[key] = value.clone();
         }
-        let reply = json!({"claim": munge(&claim.to_string())?});
+        let offer = challenge["offer"]["sealed"].as_str().unwrap_or_default();
+        let terms = munge(&["unmunge", "--metadata=/dev/null"], offer).unwrap_or_default();
+        let terms: Value = serde_json::from_str(&terms).unwrap_or_default();
+        let sealed = match serde_json::from_value::<Vec<u8>>(terms["key"].clone()) {
+            Ok(key) => seal(&key, &claim)?,
+            Err(_) => munge(&["munge"], &claim.to_string())?,
+        };
+        let reply = json!({ "claim": sealed });
         Ok(stream.write_all(&frame(reply.to_string().as_bytes()))?)
     }
 }
@@ -189,9 +211,22 @@ fn noise(count: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn munge(payload: &str) -> Result<String> {
-    let mut child = Command::new("munge").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    child.stdin.take().context("stdin of munge")?.write_all(payload.as_bytes())?;
+/// A claim as a node seals it.
+fn seal(key: &[u8], claim: &Value) -> Result<String> {
+    let auth = Authenticator::Key(SiteKey::from_secret(key));
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    Ok(runtime.block_on(auth.seal(claim.to_string().into_bytes().into()))?)
+}
+
+/// What one of MUNGE's programs makes of a text.
+fn munge(command: &[&str], text: &str) -> Result<String> {
+    let (program, args) = command.split_first().context("a program")?;
+    let mut child = Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    child.stdin.take().context("its standard input")?.write_all(text.as_bytes())?;
     let output = child.wait_with_output()?;
+    // A credential that was opened before is opened again, with a complaint.
+    if output.stdout.is_empty() {
+        bail!("{program} refused");
+    }
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }

@@ -44,11 +44,13 @@ fn run_job(cluster: &Cluster, job: u32) -> Value {
     cluster.report(JobId(job), 1).unwrap()
 }
 
-/// A hello of the job `job`, from a node that took a stranger on n1 for its leader.
+/// A hello of the job `job`, from a node that took root of n1 for its leader.
 fn recorded_hello(cluster: &Cluster, job: u32) -> String {
     let port = FIRST_PORT + job % (LAST_PORT - FIRST_PORT + 1);
     let stranger = format!("{NODE_DIR}/stranger");
-    let recorder = cluster.command("n1", [stranger, "record".into(), port.to_string()]).spawn().unwrap();
+    let args = [port.to_string(), "aim".into(), job.to_string(), "3".into(), "n1".into()];
+    let args = [stranger, "record".into()].into_iter().chain(args);
+    let recorder = cluster.command("n1", args).spawn().unwrap();
     recorder.wait_line(|line| line == "listening", SOON).unwrap();
     run_job(cluster, job);
     let line = recorder.wait_line(|line| line.starts_with("hello "), SOON).unwrap();
@@ -98,7 +100,9 @@ fn strangers_on_every_port_change_nothing_and_are_logged() {
     let log = std::fs::read_to_string(cluster.log_file("syslog.n1")).unwrap();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("job=3 ")).collect();
     let from = cluster.address("n4").unwrap();
-    for why in ["only uid 0 is trusted", "its claim is for job", "can't be read", "longer than the limit"] {
+    for why in
+        ["not made with the same key", "its claim is for job", "can't be read", "longer than the limit"]
+    {
         let found = lines.iter().any(|line| line.contains(&from) && line.contains(why));
         assert!(found, "{why:?} from {from}: {lines:#?}");
     }

@@ -171,9 +171,9 @@ impl Job {
         };
         let nodes = (0..self.size)
             .map(|node| RosterEntry {
-                name: format!("n{}", node + 1),
-                joined: (!self.absent.contains(&node)).then(|| Joined {
-                    facts: NodeFacts {
+                name: format!("n{}", node + 1).into(),
+                joined: (!self.absent.contains(&node)).then(|| {
+                    let facts = NodeFacts {
                         version: "1".into(),
                         request_digest: String::new(),
                         engine: self.machine.engine,
@@ -183,8 +183,8 @@ impl Job {
                         libraries: String::new(),
                         known: Known::default(),
                         unable: None,
-                    },
-                    seen_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                    };
+                    Joined::new(facts, IpAddr::V4(Ipv4Addr::LOCALHOST))
                 }),
                 absent_because: self.absent.contains(&node).then(|| "did not join within 10 s".into()),
             })
