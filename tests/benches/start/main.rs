@@ -26,6 +26,9 @@ const WITHOUT: &str = "n2";
 const IDLE: &str = "n3";
 const NODES: usize = 3;
 
+/// One side of a pair: the node, and whether srun has the plugin.
+type Side = (&'static str, bool);
+
 /// A job that does nothing, its epilog included, takes far less.
 const SOON: Duration = Duration::from_secs(30);
 
@@ -112,7 +115,7 @@ fn jobs(cluster: &Cluster, pairs: usize) -> Result<()> {
         "| plugin in | without: median | with: median | median difference | quarter to three quarters |"
     );
     println!("|---|---|---|---|---|");
-    let rows: [(&str, (&str, bool), (&str, bool)); 3] = [
+    let rows: [(&str, Side, Side); 3] = [
         ("srun", (WITHOUT, false), (WITHOUT, true)),
         ("srun, slurmd, slurmstepd", (WITHOUT, false), (WITH, true)),
         ("the same, beside a plugin that does nothing", (IDLE, false), (WITH, true)),
