@@ -3,14 +3,14 @@
 //! done), and that it has nothing more to do, which the last one says. What it means that a helper failed is decided elsewhere.
 
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// First word of the line in which a helper says its deadline; a number of milliseconds follows.
 pub const DEADLINE_WORD: &str = "deadline_ms";
@@ -32,8 +32,11 @@ const MAX_LINES: usize = 128;
 /// How much of what a helper says on its standard error goes to the log.
 const MAX_ERRORS: usize = 8 * 1024;
 
-/// How often the helper's end is looked for while its output stays open.
+/// How often the helper's end is looked for where nothing tells of it.
 const TICK: Duration = Duration::from_millis(20);
+
+/// The same once it has closed its output, which it does right before its end.
+const ENDING_TICK: Duration = Duration::from_millis(1);
 
 /// The first descriptor after standard input, output and error.
 const FIRST_DESCRIPTOR: libc::c_uint = 3;
@@ -154,6 +157,8 @@ impl<R: Read + AsFd> Output<R> {
 
 struct Watch {
     child: Child,
+    /// Tells of its end at once; kernels before 5.3 have none.
+    end: Option<OwnedFd>,
     limits: Limits,
     started: Instant,
     until: Instant,
@@ -170,7 +175,9 @@ impl Watch {
         let lines = Output { source: child.stdout.take(), kept: Vec::new(), most: MAX_LINES };
         let errors = Output { source: child.stderr.take(), kept: Vec::new(), most: MAX_ERRORS };
         let until = started + limits.first;
-        Self { child, limits, started, until, answers: 0, done: false, lines, errors }
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let end = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Self { child, end, limits, started, until, answers: 0, done: false, lines, errors }
     }
 
     fn until_end(&mut self) -> End {
@@ -200,25 +207,25 @@ impl Watch {
         }
     }
 
-    /// Waits up to `wait` for output and reads what is there.
+    /// Waits up to `wait` for output or the helper's end, and reads what is there.
     fn read_outputs(&mut self, wait: Duration) {
-        let (mut lines_ready, mut errors_ready) = (false, false);
+        let (lines_ready, errors_ready);
         {
-            let mut fds = Vec::with_capacity(2);
+            let mut fds = Vec::with_capacity(3);
             let lines = self.lines.source.as_ref().map(|source| PollFd::new(source, PollFlags::IN));
             let errors = self.errors.source.as_ref().map(|source| PollFd::new(source, PollFlags::IN));
-            let has_lines = lines.is_some();
+            let (has_lines, has_errors) = (lines.is_some(), errors.is_some());
             fds.extend(lines);
             fds.extend(errors);
+            fds.extend(self.end.as_ref().map(|end| PollFd::new(end, PollFlags::IN)));
             let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
             if fds.is_empty() || poll(&mut fds, Some(&timeout)).is_err() {
-                sleep(wait);
+                sleep(wait.min(ENDING_TICK));
                 return;
             }
-            for (index, fd) in fds.iter().enumerate() {
-                let ready = !fd.revents().is_empty();
-                if has_lines && index == 0 { lines_ready = ready } else { errors_ready = ready }
-            }
+            let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+            lines_ready = has_lines && ready.next().unwrap_or_default();
+            errors_ready = has_errors && ready.next().unwrap_or_default();
         }
         if lines_ready {
             self.lines.read();

@@ -1,6 +1,7 @@
 //! The agents of the runtime check on the test cluster: which there are, and what they say. What they should be like is
 //! the tests' own.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -65,6 +66,14 @@ pub fn boot_players(builder: ClusterBuilder, policy: &str) -> Result<Cluster> {
     let cluster = product::boot_with(builder, Install::from_target()?.program(player), policy)?;
     install_file(&library, &cluster.base().join("opt").join(PLUGIN_FILE))?;
     Ok(cluster)
+}
+
+/// Puts the profiler plugin from the folder of a build where the agents offer it.
+///
+/// # Errors
+/// It was not built there.
+pub fn put_library(cluster: &Cluster, built: &Path) -> Result<()> {
+    install_file(&built.join(BUILT_PLUGIN), &cluster.base().join("opt").join(PLUGIN_FILE))
 }
 
 /// The profiler plugin as the nodes see it.

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::install::{self, BASELINES, POLICY, PROGRAMS, put, put_all};
+use crate::install::{self, BASELINES, Built, POLICY, PROGRAMS, put, put_all};
 use crate::share;
 use crate::stage::{cargo_command, run};
 
@@ -24,6 +24,9 @@ const RPM: (&str, &str) = ("cargo-generate-rpm", "0.21.1");
 
 /// What else is called, and the Debian package that has it. cargo-deb asks dpkg-shlibdeps what the programs are linked with.
 const SYSTEM: [(&str, &str); 3] = [("strip", "binutils"), ("gzip", "gzip"), ("dpkg-shlibdeps", "dpkg-dev")];
+
+/// Slurm's plugin in a package. No package knows for which Slurm it will be: `aimaster plugin` makes the one that is loaded.
+const UNSTAMPED: &str = "usr/libexec/aimaster/spank_aimaster.so.unstamped";
 
 /// Of the source tree: what the documentation of a package has.
 const DOCUMENTS: [&str; 6] =
@@ -53,6 +56,9 @@ pub fn dist(debug: bool, with_check: bool) -> Result<()> {
         fs::remove_dir_all(&root).with_context(|| format!("can't remove {}", root.display()))?;
     }
     stage(sources, &built, &root)?;
+    if !debug {
+        install::small_enough(&root.join(UNSTAMPED))?;
+    }
     let deb = deb(sources, &folder, None)?;
     let rpm = rpm(sources, &folder)?;
     for package in [&deb, &rpm] {
@@ -84,16 +90,14 @@ fn tools(path: &OsStr) -> Result<()> {
 }
 
 /// All files, where a machine has them.
-fn stage(sources: &Path, built: &Path, root: &Path) -> Result<()> {
-    install::programs(built, root)?;
+fn stage(sources: &Path, built: &Built, root: &Path) -> Result<()> {
+    install::programs(&built.programs, root)?;
     // The standard library's lines of source are most of a program; its names stay, for what a panic says.
     for (_, program) in PROGRAMS {
         run(Command::new("strip").arg("--strip-debug").arg(root.join(program)))?;
     }
-    // No package knows for which Slurm it will be: `aimaster plugin` makes the one that is loaded.
-    let unstamped = "usr/libexec/aimaster/spank_aimaster.so.unstamped";
-    put(&built.join("libspank_aimaster.so"), &root.join(unstamped), 0o644)?;
-    run(Command::new("strip").arg("--strip-debug").arg(root.join(unstamped)))?;
+    put(&built.plugin, &root.join(UNSTAMPED), 0o644)?;
+    run(Command::new("strip").arg("--strip-debug").arg(root.join(UNSTAMPED)))?;
     put_all(&sources.join(BASELINES.0), &root.join(BASELINES.1), 0o644)?;
     put(&sources.join(POLICY.0), &root.join(POLICY.1), 0o644)?;
     let documents = root.join("usr/share/doc/aimaster");
@@ -109,7 +113,7 @@ fn stage(sources: &Path, built: &Path, root: &Path) -> Result<()> {
         put_all(&sources.join("conf").join(name), &examples.join(name), mode)?;
     }
     let share = root.join("usr/share");
-    share::write(&share, || Command::new(built.join("aimaster")))?;
+    share::write(&share, || Command::new(built.programs.join("aimaster")))?;
     let pages = share.join("man/man1");
     for page in fs::read_dir(&pages).with_context(|| format!("can't list {}", pages.display()))? {
         // Without a time or a name in it: the same sources make the same file.

@@ -33,6 +33,20 @@ pub const PROFILER: (&str, &str, &str, &str) = (
     "usr/libexec/aimaster/libnccl-profiler-aimaster.so",
 );
 
+/// The plugin that Slurm loads: profile and package, and its name as cargo has it.
+const PLUGIN: (&str, &str, &str) = ("spank", "spank-plugin", "libspank_aimaster.so");
+
+/// The most that a plugin may have which every srun, sbatch and slurmstepd of a site maps, in bytes.
+const MOST_PLUGIN_BYTES: u64 = 1_000_000;
+
+/// Where what was built lies.
+pub struct Built {
+    /// The folder of the programs.
+    pub programs: PathBuf,
+    /// Slurm's plugin, not yet stamped.
+    pub plugin: PathBuf,
+}
+
 /// Debian's folder of Slurm plugins (see `scontrol show config`, PluginDir).
 fn plugins() -> String {
     format!("usr/lib/{}-linux-gnu/slurm-wlm", std::env::consts::ARCH)
@@ -44,7 +58,8 @@ fn plugins() -> String {
 /// If the build fails, Slurm is not installed, or a file can't be written.
 pub fn install(root: &Path) -> Result<()> {
     let built = build("release")?;
-    programs(&built, root)?;
+    small_enough(&built.plugin)?;
+    programs(&built.programs, root)?;
     let sources = sources()?;
     put_all(&sources.join(BASELINES.0), &root.join(BASELINES.1), 0o644)?;
     let policy = root.join(POLICY.1);
@@ -54,8 +69,8 @@ pub fn install(root: &Path) -> Result<()> {
         put(&sources.join(POLICY.0), &policy, 0o644)?;
     }
     // Stamped before it is put in place: a process may map the plugin at any moment.
-    let stamped = built.join("spank_aimaster.so");
-    fs::copy(built.join("libspank_aimaster.so"), &stamped).context("can't copy the plugin")?;
+    let stamped = built.plugin.with_file_name("spank_aimaster.so");
+    fs::copy(&built.plugin, &stamped).context("can't copy the plugin")?;
     let name = stamped.to_str().context("the path of the build is no text")?;
     cargo(&["run", "--quiet", "--package", "aimaster-tests", "--bin", "stamp", "--", name])?;
     put(&stamped, &root.join(plugins()).join("spank_aimaster.so"), 0o755)?;
@@ -70,18 +85,40 @@ pub fn install(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds what is installed, in a profile (`release` or `dev`); says where it lies.
+/// Builds what is installed, in a profile (`release` or `dev`); says where it lies. The plugins have profiles of their own;
+/// Slurm's is built as the rest is where that is `dev`.
 ///
 /// # Errors
 /// The build fails.
-pub fn build(profile: &str) -> Result<PathBuf> {
-    let packages = ["spank-plugin", "prolog", "epilog", "cli"];
+pub fn build(profile: &str) -> Result<Built> {
+    let packages = ["prolog", "epilog", "cli"];
     let mut arguments = vec!["build", "--profile", profile];
     arguments.extend(packages.iter().flat_map(|package| ["--package", package]));
     cargo(&arguments)?;
+    let (plugin_profile, package, plugin) = PLUGIN;
+    let plugin_profile = if profile == "dev" { profile } else { plugin_profile };
+    cargo(&["build", "--profile", plugin_profile, "--package", package])?;
     let (profiler_profile, package, ..) = PROFILER;
     cargo(&["build", "--profile", profiler_profile, "--package", package])?;
-    Ok(target_dir()?.join(if profile == "dev" { "debug" } else { profile }))
+    let target = target_dir()?;
+    let folder = |profile| target.join(if profile == "dev" { "debug" } else { profile });
+    Ok(Built { programs: folder(profile), plugin: folder(plugin_profile).join(plugin) })
+}
+
+/// Holds the plugin that ships against what it may be at most.
+///
+/// # Errors
+/// It is larger, or can't be looked at.
+pub fn small_enough(plugin: &Path) -> Result<()> {
+    let bytes = fs::metadata(plugin).with_context(|| plugin.display().to_string())?.len();
+    if bytes > MOST_PLUGIN_BYTES {
+        bail!(
+            "{} has {bytes} bytes, more than {MOST_PLUGIN_BYTES}: every srun, sbatch and slurmstepd maps it; \
+             `nm --size-sort -C` on a build with `-C strip=none` shows what has come in",
+            plugin.display()
+        );
+    }
+    Ok(())
 }
 
 /// Copies the programs, and NCCL's plugin, below a root.
@@ -179,4 +216,25 @@ fn make(folder: &Path) -> Result<()> {
         .with_context(|| format!("can't make {}", folder.display()))?;
     fs::set_permissions(folder, Permissions::from_mode(0o755))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_over_the_line_is_refused_with_both_numbers() {
+        let file = std::env::temp_dir().join(format!("aimaster-plugin-size-{}", std::process::id()));
+        let sized = |bytes| {
+            let made = fs::File::create(&file).and_then(|one| one.set_len(bytes));
+            made.unwrap();
+            small_enough(&file).map_err(|error| error.to_string())
+        };
+        let (fits, over) = (sized(MOST_PLUGIN_BYTES), sized(MOST_PLUGIN_BYTES + 1));
+        fs::remove_file(&file).unwrap();
+        assert_eq!(fits, Ok(()));
+        let words = over.unwrap_err();
+        assert!(words.contains("1000001") && words.contains("1000000"), "{words}");
+        assert!(small_enough(&file).is_err(), "it is gone");
+    }
 }

@@ -6,6 +6,7 @@ mod chromium;
 mod dist;
 mod fuzz;
 mod install;
+mod instructions;
 mod packages;
 mod screenshots;
 mod share;
@@ -72,6 +73,12 @@ enum Task {
         #[arg(long, default_value_t = 200)]
         suites: u32,
     },
+    /// Count the instructions of the parts without IO and hold them against the table: more than 10 % more fails.
+    Instructions {
+        /// Write the table anew.
+        #[arg(long)]
+        accept: bool,
+    },
     /// Measure beside what others measure with.
     Bench {
         #[command(subcommand)]
@@ -137,6 +144,21 @@ enum Bench {
         /// Which and how often, such as `nodes=1024` or `runs=5`: see cluster/benches/scale.rs.
         settings: Vec<String>,
     },
+    /// What the parts without IO take: plan, verdict, report, page, digests.
+    Pure {
+        /// Nodes of the job.
+        #[arg(long, default_value_t = 1024)]
+        nodes: u32,
+        /// How many turns.
+        #[arg(long, default_value_t = 11)]
+        repeats: u32,
+    },
+    /// What jobs pay that ask for nothing, and what the agent takes beside busy ranks, on the local Slurm.
+    Start {
+        /// Pairs of jobs, with the plugin and without.
+        #[arg(long, default_value_t = 200)]
+        pairs: u32,
+    },
     /// The rules of the running job on a simulated job of 16,384 ranks.
     C4d {
         /// Faults, and clean runs.
@@ -154,6 +176,9 @@ fn main() -> Result<()> {
         Task::Valgrind => valgrind(),
         Task::Mpi => mpi(),
         Task::Leaks { plain, suites } => leaks(plain, suites),
+        Task::Instructions { accept } => instructions::instructions(accept),
+        Task::Bench { what: Bench::Pure { nodes, repeats } } => bench_pure(nodes, repeats),
+        Task::Bench { what: Bench::Start { pairs } } => bench_start(pairs),
         Task::Bench { what: Bench::Gpu { repeats } } => bench("prolog", "gpu", repeats),
         Task::Bench { what: Bench::Telemetry { repeats } } => bench_telemetry(repeats),
         Task::Bench { what: Bench::Trust { counts } } => bench_tables("diag", "trust", &counts),
@@ -254,6 +279,20 @@ fn bench_tables(package: &str, name: &str, settings: &[String]) -> Result<()> {
     cargo(&words.into_iter().chain(settings.iter().map(String::as_str)).collect::<Vec<_>>())
 }
 
+fn bench_pure(nodes: u32, repeats: u32) -> Result<()> {
+    let (nodes, repeats) = (nodes.to_string(), repeats.to_string());
+    let words = ["run", "--quiet", "--release", "--package", "cli", "--example", "pure", "--", "time"];
+    cargo(&[&words[..], &[&nodes, &repeats]].concat())
+}
+
+/// Of what ships: helpers in release, plugins in the profiles that packages have.
+fn bench_start(pairs: u32) -> Result<()> {
+    packages::install()?;
+    install::build("release")?;
+    cargo(&["build", "--quiet", "--release", "--package", "nccl-profiler", "--examples"])?;
+    cargo(&["bench", "--quiet", "--package", "aimaster-tests", "--bench", "start", "--", &pairs.to_string()])
+}
+
 /// The test that finds drift also mends it; the second run says whether that was all. First the pages that say what `aimaster`
 /// says, which the others are held against.
 fn docs() -> Result<()> {
@@ -273,6 +312,7 @@ fn test(only: Option<&str>) -> Result<()> {
     stages.run("build", || cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"]));
     // All packages in one call: alone, a package's dependencies have other features and are compiled again.
     stages.run("tests", || cargo(&["test", "--workspace", "--no-fail-fast", "--", SIDE_BY_SIDE]));
+    stages.run("instructions", || instructions::instructions(false));
     match versions::fetched() {
         Some(roots) => stages.run("versions", || versions::surface(&roots)),
         None => stages.skip("versions", "not fetched yet, run `cargo xtask versions` once"),
