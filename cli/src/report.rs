@@ -10,6 +10,7 @@ use diag::page::Page;
 use diag::plain::is_plain;
 use diag::report::{Report, printable};
 use diag::runtime_report::{RuntimeReport, joint_outcome};
+use diag::times::Times;
 use diag::verdict::Outcome;
 use serde::Serialize;
 
@@ -34,6 +35,9 @@ pub struct Arguments {
     /// The report as a page for a browser: one file that needs nothing else, with pictures.
     #[arg(long, conflicts_with_all = ["json", "follow"])]
     pub html: bool,
+    /// Where the seconds of the checks went: each beside what the same work takes at the peak of the chip or its links.
+    #[arg(long, conflicts_with_all = ["json", "html", "follow"])]
+    pub times: bool,
     /// Where the page goes, in place of standard output.
     #[arg(long, value_name = "FILE", requires = "html")]
     pub output: Option<PathBuf>,
@@ -55,6 +59,7 @@ impl Arguments {
             cluster,
             json: false,
             html: false,
+            times: false,
             output: None,
             follow: false,
             report_dir: None,
@@ -86,6 +91,11 @@ pub fn last(folder: &Path, arguments: &Arguments) -> Result<ExitCode> {
     }
     if arguments.html {
         put(&html(&found)?, arguments.output.as_deref())?;
+        return Ok(ExitCode::from(code(&found)));
+    }
+    if arguments.times {
+        let (report, _) = found.report.as_ref().context("this job had no checks before its start")?;
+        _ = std::io::stdout().write_all(Times::of(report).text().as_bytes());
         return Ok(ExitCode::from(code(&found)));
     }
     let shown = if arguments.json { escaped(&json(&found)?) } else { coloured(&text(&found)) };

@@ -67,6 +67,7 @@ mod seen;
 mod standards;
 mod switches;
 pub mod telemetry;
+pub mod times;
 pub mod topology;
 pub mod verdict;
 mod votes;
