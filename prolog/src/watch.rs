@@ -2,6 +2,7 @@
 //! prolog), a slurmd that is gone, and SIGTERM.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -104,25 +105,39 @@ pub fn start(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Above {
     parent: Option<Pid>,
+    /// `None`: what it was at the start is not known, and nothing is told from it.
     grandparent: Option<Pid>,
 }
 
 impl Above {
     fn now() -> Self {
         let parent = rustix::process::getppid();
-        Self { parent, grandparent: parent.and_then(parent_of) }
+        Self { parent, grandparent: parent.and_then(|parent| parent_of(parent).ok().flatten()) }
+    }
+
+    /// Whether one of them is gone. What can't be read, such as where no descriptor is left, does not say so.
+    fn is_gone(self, parent: Option<Pid>, above_parent: impl FnOnce(Pid) -> io::Result<Option<Pid>>) -> bool {
+        let Some(parent) = parent.filter(|parent| Some(*parent) == self.parent) else {
+            return parent != self.parent;
+        };
+        self.grandparent.is_some()
+            && match above_parent(parent) {
+                Ok(now) => now != self.grandparent,
+                Err(error) => error.kind() == io::ErrorKind::NotFound,
+            }
     }
 }
 
 /// The parent of a process as /proc shows it.
-fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+fn parent_of(pid: Pid) -> io::Result<Option<Pid>> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
     // State and parent follow the name, which stands in parentheses and may hold anything.
-    Pid::from_raw(stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?)
+    let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+    Ok(parent.and_then(Pid::from_raw))
 }
 
 async fn parent_gone(above: Above) {
-    while Above::now() == above {
+    while !above.is_gone(rustix::process::getppid(), parent_of) {
         sleep(PARENT_POLL).await;
     }
 }
@@ -146,5 +161,36 @@ async fn job_gone(job: &JobEnv, Inquiry { scontrol, every, leading }: &Inquiry) 
         {
             return words;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pid(number: i32) -> Option<Pid> {
+        Pid::from_raw(number)
+    }
+
+    #[test]
+    fn a_parent_is_gone_only_where_that_was_seen() {
+        let above = Above { parent: pid(20), grandparent: pid(10) };
+        assert!(!above.is_gone(pid(20), |_| Ok(pid(10))));
+        // slurmd died, and its prolog process has another parent now; the prolog process died.
+        assert!(above.is_gone(pid(20), |_| Ok(pid(1))));
+        assert!(above.is_gone(pid(1), |_| Ok(pid(10))));
+        assert!(above.is_gone(pid(20), |_| Err(io::ErrorKind::NotFound.into())));
+        // No descriptor, no memory, no /proc to read: nothing was seen.
+        for error in [io::Error::from_raw_os_error(24), io::ErrorKind::OutOfMemory.into()] {
+            assert!(!above.is_gone(pid(20), |_| Err(error)));
+        }
+        let unknown = Above { grandparent: None, ..above };
+        assert!(!unknown.is_gone(pid(20), |_| Ok(pid(10))) && unknown.is_gone(pid(1), |_| Ok(pid(10))));
+    }
+
+    #[test]
+    fn this_process_has_a_parent_that_is_there() {
+        let above = Above::now();
+        assert!(above.parent.is_some() && !above.is_gone(rustix::process::getppid(), parent_of));
     }
 }
