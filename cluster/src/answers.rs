@@ -10,6 +10,9 @@ use serde::de::DeserializeOwned;
 
 use crate::session::Exchanged;
 
+/// Longest cause of a loss that is kept, in bytes: each of many nodes may get a copy of it.
+const MAX_CAUSE: usize = 1024;
+
 /// From which node to which, and what each of them answered.
 type Run<T> = (NodeId, NodeId, Exchanged<T>);
 
@@ -118,7 +121,12 @@ impl Runs {
 
 /// What each of `nodes` nodes answered, as far as it was to.
 pub(crate) fn read<T: DeserializeOwned>(text: &[u8], nodes: usize) -> Result<Answers<T>, AnswersError> {
-    let runs: Vec<Run<T>> = serde_json::from_slice(text)?;
+    let mut runs: Vec<Run<T>> = serde_json::from_slice(text)?;
+    for (.., answer) in &mut runs {
+        if let Exchanged::Lost { because } = answer {
+            because.truncate(because.floor_char_boundary(MAX_CAUSE));
+        }
+    }
     let mut next = 0;
     let in_order = runs.iter().all(|(first, last, _)| {
         let fits = next <= *first && first <= last && (*last as usize) < nodes;
@@ -167,6 +175,13 @@ mod tests {
         ] {
             assert!(matches!(read::<u32>(runs.as_bytes(), 3), Err(AnswersError::Order)), "{runs}");
         }
+    }
+
+    #[test]
+    fn a_long_cause_is_cut_before_many_nodes_get_a_copy() {
+        let text = write([(0, Exchanged::<u32>::Lost { because: "ä".repeat(MAX_CAUSE) })]).unwrap();
+        let answers = read::<u32>(&text, 1).unwrap();
+        assert_eq!(answers.lost().map(|(_, because)| because.len()).collect::<Vec<_>>(), [MAX_CAUSE]);
     }
 
     proptest! {

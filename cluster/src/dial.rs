@@ -21,10 +21,10 @@ use crate::handshake::{HandshakeError, Identity, Tally};
 use crate::log::LogSink;
 use crate::mesh::Incoming;
 
-/// A whole handshake: two credentials of 0.15 ms each when munged is idle; far more when a thousand nodes ask
-/// the leader's munged at once.
+/// A whole handshake: a credential of 0.15 ms that the node opens when its munged is idle, and far more when that is busy.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// A listener of ours sends its challenge at once; a stranger on the port costs no more than this.
+/// A listener of ours sends its challenge at once, but for the first time while its munged makes the offer; a stranger on the
+/// port costs no more than this.
 const CHALLENGE: Duration = Duration::from_secs(2);
 /// One TCP connect: a blocked port must not use up the join window.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -166,19 +166,30 @@ pub(crate) async fn accept<P: Proof, M: From<P::Linked> + Send + 'static>(
     }
 }
 
-/// Makes room: the oldest connection of whoever holds most of them, so that a flood displaces itself.
+/// Makes room: the oldest connection of whoever holds most of them, so that a flood displaces itself. A flood of many
+/// addresses of this machine itself is one.
 fn evict(pending: &mut VecDeque<Pending>, tally: &Tally) {
     let mut held: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for one in &*pending {
-        *held.entry(one.from).or_default() += 1;
+        *held.entry(host(one.from)).or_default() += 1;
     }
-    let Some((greedy, _)) = held.into_iter().max_by_key(|(_, count)| *count) else { return };
-    if let Some(at) = pending.iter().position(|one| one.from == greedy)
+    let most = held.values().max().copied().unwrap_or_default();
+    // Of several that hold as many, the one whose connection is the oldest of all.
+    if let Some(at) = pending.iter().position(|one| held.get(&host(one.from)) == Some(&most))
         && let Some(oldest) = pending.remove(at)
     {
         oldest.task.abort();
         // Counted, not logged: a flood must not fill the log as well.
         tally.evicted.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Whose connection it is: all of 127.0.0.0/8 is this machine, and a host may use all of an IPv6 /64.
+fn host(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(one) if one.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(one) => Ipv6Addr::from_bits(one.to_bits() & !u128::from(u64::MAX)).into(),
+        one => one,
     }
 }
 
@@ -276,4 +287,32 @@ pub(crate) async fn sweep<P: Proof>(target: &mut Target, width: usize, id: &P) -
         }
     }
     Err(because)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_flood_from_many_addresses_of_one_host_displaces_itself() {
+        let flood: Vec<IpAddr> = (1..=3).map(|last| IpAddr::from([127, 0, 0, last])).collect();
+        let v6: Vec<IpAddr> = ["fd00::1", "fd00::2", "fd00::3"].map(|text| text.parse().unwrap()).into();
+        let honest: Vec<IpAddr> =
+            vec![[172, 16, 0, 1].into(), [172, 16, 0, 2].into(), "fd00:0:0:1::1".parse().unwrap()];
+        for flood in [flood, v6] {
+            let tally = Tally::default();
+            let pending = |from: &IpAddr| Pending {
+                from: *from,
+                task: tokio::spawn(std::future::pending::<()>()).abort_handle(),
+            };
+            let mut all: VecDeque<Pending> = honest.iter().chain(&flood).map(pending).collect();
+            evict(&mut all, &tally);
+            evict(&mut all, &tally);
+            let left: Vec<IpAddr> = all.iter().map(|one| one.from).collect();
+            assert_eq!(left[..3], honest[..], "{left:?}");
+            // One each: the oldest of all goes.
+            evict(&mut all, &tally);
+            assert_eq!((all.len(), all[0].from), (3, honest[1]));
+        }
+    }
 }

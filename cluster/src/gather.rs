@@ -50,6 +50,8 @@ struct Round {
     open: BTreeSet<NodeId>,
     /// Nodes that handed in to this leader.
     behind: BTreeSet<NodeId>,
+    /// Nodes that were asked for the map of this step, which they have.
+    asked: BTreeSet<NodeId>,
     /// Nodes that follow another one.
     elsewhere: BTreeMap<NodeId, NodeId>,
     map: Option<Bytes>,
@@ -100,6 +102,7 @@ impl Session {
             found: BTreeMap::new(),
             open: BTreeSet::new(),
             behind: BTreeSet::new(),
+            asked: BTreeSet::new(),
             elsewhere: BTreeMap::new(),
             map: None,
         };
@@ -149,7 +152,7 @@ impl Session {
                 self.resumed(round, from, Early { step, tag, finished, payload });
             }
             Incoming::Message { from, message: Message::Answers { step, tag }, payload }
-                if step == self.step && tag == round.tag && round.behind.contains(&from) =>
+                if step == self.step && tag == round.tag && round.asked.contains(&from) =>
             {
                 round.map = Some(payload);
             }
@@ -185,6 +188,7 @@ impl Session {
         if early.finished == self.step {
             // It has this step's map already; its answer is to the next one.
             self.mesh.send(from, &Message::Fetch { step: self.step }, &[]);
+            round.asked.insert(from);
             self.early.insert(from, early);
         } else if early.step == self.step && early.tag == round.tag {
             round.open.remove(&from);

@@ -13,9 +13,9 @@ use tokio_util::bytes::{BufMut, Bytes, BytesMut};
 use crate::roster::WireRoster;
 
 /// Longest text of a node about itself; longer is refused.
-const MAX_FACT: usize = 1024;
+pub(crate) const MAX_FACT: usize = 1024;
 /// More nodes than any Slurm job has.
-const MAX_NODES: usize = 65_536;
+pub(crate) const MAX_NODES: usize = 65_536;
 /// Most ranks of one node.
 const MAX_RANKS: usize = 256;
 

@@ -17,8 +17,11 @@ use crate::secret;
 
 /// What the credential begins with; none of a claim is one of an offer.
 const OFFER: &str = "aimaster offer";
-/// A credential of MUNGE is good for five minutes where the site does not say less; from then on a new key is offered.
-const FRESH: Duration = Duration::from_secs(30);
+/// From then on a new key is offered: soon, since a site may let credentials of MUNGE live shortly, and a clock may be set.
+const FRESH: Duration = Duration::from_secs(5);
+/// So long an older offer serves where munged makes no new one; MUNGE's own credentials live five minutes where the site says
+/// nothing else.
+const KEPT: Duration = Duration::from_secs(60);
 /// munged is asked again so long after it made none.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -49,6 +52,22 @@ struct Terms {
     key: [u8; 32],
 }
 
+impl Terms {
+    /// What this node offers as a listener, with a new key.
+    fn of(id: &Identity) -> Result<Self, HandshakeError> {
+        Ok(Self {
+            purpose: OFFER.to_owned(),
+            cluster: id.job.cluster.clone(),
+            job_id: id.job.job_id,
+            restart: id.job.restart,
+            nodes: id.count(),
+            role: role(id.me).to_owned(),
+            from: id.name(id.me).to_owned(),
+            key: random()?,
+        })
+    }
+}
+
 impl Drop for Terms {
     fn drop(&mut self) {
         wipe(&mut self.key);
@@ -57,41 +76,67 @@ impl Drop for Terms {
 
 type Made = Result<(Offer, SiteKey), String>;
 
-/// The offer of this node, if it listens, and when it was made.
+/// The offer of this node, if it listens.
 #[derive(Default)]
-pub(crate) struct Offers(Mutex<Option<(Instant, Arc<Made>)>>);
+pub(crate) struct Offers(Arc<Mutex<Held>>);
 
-impl Offers {
-    /// What this node offers now. All that dial at once wait for the one that has it made.
-    pub(crate) async fn current(&self, id: &Identity) -> Arc<Made> {
-        let mut held = self.0.lock().await;
-        if let Some((at, made)) = &*held
-            && at.elapsed() < if made.is_ok() { FRESH } else { PAUSE }
-        {
-            return Arc::clone(made);
-        }
-        let made = Arc::new(make(id).await.map_err(|error| crate::chain(&error)));
-        *held = Some((Instant::now(), Arc::clone(&made)));
-        made
+#[derive(Default)]
+struct Held {
+    /// The last one that munged made, and when.
+    good: Option<(Instant, Arc<Made>)>,
+    /// Why there was none since, and when it was asked for.
+    failed: Option<(Instant, Arc<Made>)>,
+}
+
+impl Held {
+    fn now(&self) -> Option<Arc<Made>> {
+        let younger = |held: &Option<(Instant, Arc<Made>)>, than| {
+            held.as_ref().filter(|(at, _)| at.elapsed() < than).map(|(_, made)| Arc::clone(made))
+        };
+        younger(&self.good, FRESH).or_else(|| {
+            let failed = younger(&self.failed, PAUSE)?;
+            Some(younger(&self.good, KEPT).unwrap_or(failed))
+        })
+    }
+
+    fn put(&mut self, made: Made) {
+        let held = if made.is_ok() { &mut self.good } else { &mut self.failed };
+        *held = Some((Instant::now(), Arc::new(made)));
     }
 }
 
-async fn make(id: &Identity) -> Result<(Offer, SiteKey), HandshakeError> {
-    if let Authenticator::Key(key) = &id.auth {
+impl Offers {
+    /// What this node offers now. All that dial at once wait for the one that is made, by a task of its own: a dialer that is
+    /// turned away meanwhile takes nothing along.
+    pub(crate) async fn current(&self, id: &Identity) -> Arc<Made> {
+        if let Some(made) = self.0.lock().await.now() {
+            return made;
+        }
+        let (held, auth, terms) = (Arc::clone(&self.0), id.auth.clone(), Terms::of(id));
+        let made = tokio::spawn(async move {
+            let mut held = held.lock().await;
+            if let Some(made) = held.now() {
+                return made;
+            }
+            let made = make(&auth, terms).await;
+            held.put(made.map_err(|error| crate::chain(&error)));
+            // Where it failed an older one may serve.
+            held.now().unwrap_or_else(|| Arc::new(Err("its offer took too long".to_owned())))
+        });
+        made.await.unwrap_or_else(|error| Arc::new(Err(error.to_string())))
+    }
+}
+
+async fn make(
+    auth: &Authenticator,
+    terms: Result<Terms, HandshakeError>,
+) -> Result<(Offer, SiteKey), HandshakeError> {
+    if let Authenticator::Key(key) = auth {
         return Ok((Offer::Nothing, key.clone()));
     }
-    let terms = Terms {
-        purpose: OFFER.to_owned(),
-        cluster: id.job.cluster.clone(),
-        job_id: id.job.job_id,
-        restart: id.job.restart,
-        nodes: id.count(),
-        role: role(id.me).to_owned(),
-        from: id.name(id.me).to_owned(),
-        key: random()?,
-    };
+    let terms = terms?;
     let text = secret::to_json(&terms).map_err(|_| HandshakeError::Unreadable { what: "own offer" })?;
-    let credential = id.auth.seal(text).await?;
+    let credential = auth.seal(text).await?;
     Ok((Offer::Sealed(credential), SiteKey::from_secret(&terms.key)))
 }
 
@@ -112,4 +157,28 @@ pub(crate) async fn take(offer: Offer, listener: u32, id: &Identity) -> Result<S
     elsewhere("role", &*terms.role, role(listener))?;
     elsewhere("node", &*terms.from, id.name(listener))?;
     Ok(SiteKey::from_secret(&terms.key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good(age_s: u64) -> Option<(Instant, Arc<Made>)> {
+        let at = Instant::now().checked_sub(Duration::from_secs(age_s)).unwrap();
+        Some((at, Arc::new(Ok((Offer::Nothing, SiteKey::from_secret(&[1; 32]))))))
+    }
+
+    #[test]
+    fn an_older_offer_serves_where_munged_makes_no_new_one() {
+        let mut held = Held { good: good(0), failed: None };
+        assert!(held.now().unwrap().is_ok());
+        held.good = good(FRESH.as_secs());
+        assert!(held.now().is_none(), "a new one is to be made");
+        held.put(Err("munged is away".to_owned()));
+        assert!(held.now().unwrap().is_ok(), "the older one is still good");
+        held.good = good(KEPT.as_secs());
+        assert!(held.now().unwrap().is_err(), "too old, and munged was just asked");
+        held.failed = Some((Instant::now().checked_sub(PAUSE).unwrap(), Arc::new(Err(String::new()))));
+        assert!(held.now().is_none(), "it is asked again");
+    }
 }

@@ -10,7 +10,7 @@ use diag::gpu_facts::Fact;
 use diag::topology::{LeafId, LeafKind, Leaves};
 use serde::{Deserialize, Serialize};
 
-use crate::message::Unreadable;
+use crate::message::{MAX_FACT, MAX_NODES, Unreadable, check_facts};
 
 /// Hexadecimal digits of an address in its column.
 const DIGITS: usize = 8;
@@ -140,6 +140,7 @@ impl WireRoster {
         if !fits || length(&self.leaf) > nodes {
             return Err(Unreadable(format!("a roster whose columns are not of {nodes} nodes")));
         }
+        self.check_sizes(nodes)?;
         let kinds: Vec<Arc<NodeFacts>> = self.kinds.into_iter().map(Arc::new).collect();
         let columns = names.iter().zip(each(&self.kind)).zip(addresses).zip(each(&self.seen));
         // Room for all at once: a vector that grows copies thousands of entries again and again.
@@ -178,6 +179,27 @@ impl WireRoster {
             entry.absent_because = Some(because);
         }
         Ok(roster)
+    }
+
+    /// Whether what many nodes may get a copy of is small, and no list is longer than there are nodes.
+    fn check_sizes(&self, nodes: u64) -> Result<(), Unreadable> {
+        let odd = |what: &str| Err(Unreadable(format!("a roster with {what}")));
+        let lists = [self.kinds.len(), self.own.len(), self.absent_because.len()];
+        if lists.into_iter().any(|length| length as u64 > nodes) || self.leaf_names.len() > MAX_NODES {
+            return odd("more entries than there are nodes");
+        }
+        for kind in &self.kinds {
+            check_facts(kind).map_err(|why| Unreadable(format!("a roster whose kind is none: {why}")))?;
+            if !kind.known.facts.is_empty() || kind.unable.is_some() {
+                return odd("a kind of what single nodes know");
+            }
+        }
+        let known = self.own.iter().flat_map(|(_, facts, _)| facts).map(|fact| &fact.words);
+        let unable = self.own.iter().filter_map(|(.., unable)| unable.as_ref());
+        if known.chain(unable).chain(&self.leaf_names).any(|text| text.len() > MAX_FACT) {
+            return odd("a text that is too long");
+        }
+        Ok(())
     }
 }
 
@@ -295,7 +317,11 @@ mod tests {
     fn columns_that_do_not_fit_are_refused() {
         let wire = WireRoster::new(&roster());
         assert!(wire.clone().open(&names()[1..], 0).is_err() && wire.clone().open(&names(), 1).is_err());
-        let changes: [fn(&mut WireRoster); 11] = [
+        let changes: [fn(&mut WireRoster); 15] = [
+            |wire| wire.kinds.extend(vec![wire.kinds[0].clone(); 6]),
+            |wire| wire.kinds[0].version = "v".repeat(MAX_FACT + 1),
+            |wire| wire.kinds[0].known.facts.push(fact()),
+            |wire| wire.own[0].2 = Some("u".repeat(MAX_FACT + 1)),
             |wire| drop(wire.kinds.pop()),
             |wire| wire.kind.push((u32::MAX, Some(0))),
             |wire| wire.seen.push((u32::MAX, None)),
