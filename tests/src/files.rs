@@ -38,6 +38,14 @@ impl Cluster {
         write_whole(&self.base().join("etc/aimaster/aimaster.toml"), text)
     }
 
+    /// Sets `/etc/aimaster/baselines/<engine>.toml` of all machines but those with a policy of their own: the limits that hold
+    /// in place of those that ship.
+    pub fn set_baselines(&self, engine: &str, text: &str) -> Result<()> {
+        let folder = self.base().join("etc/aimaster/baselines");
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        write_whole(&folder.join(format!("{engine}.toml")), text)
+    }
+
     /// Gives one node a policy of its own, until the fault is mended.
     pub fn set_node_policy(&self, node: &str, text: &str) -> Result<Fault<'_>> {
         let fault = self.own_folder(node, POLICY_DIR)?;

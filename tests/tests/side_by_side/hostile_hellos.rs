@@ -16,7 +16,6 @@ const LAST_PORT: u32 = 45_063;
 const POLICY: &str = "
 network = { port_first = 45000, port_last = 45063 }
 host.seconds_per_check = 1.5
-paths.baseline_dir = '/opt/aimaster/baselines'
 ";
 
 /// Limits that anything keeps which works at all, and two nodes have no peers to stand out from: a busy machine is not
@@ -99,9 +98,7 @@ fn strangers_on_every_port_change_nothing_and_are_logged() {
     let install = Install::from_target().unwrap().program(env!("CARGO_BIN_EXE_stranger"));
     let cluster = product::boot_with(Cluster::builder().nodes(3), install, POLICY).unwrap();
 
-    let baselines = cluster.base().join("opt/baselines");
-    std::fs::create_dir_all(&baselines).unwrap();
-    std::fs::write(baselines.join("host.toml"), BASELINES).unwrap();
+    cluster.set_baselines("host", BASELINES).unwrap();
 
     let calm = essence(&run_job(&cluster, 1));
     assert_eq!(calm["outcome"], "PASS");

@@ -11,8 +11,18 @@ const SOON: Duration = Duration::from_secs(60);
 /// A cancelled job's prolog ends within this time.
 const PROLOG_END: Duration = Duration::from_secs(5);
 
-/// Rate of a slow network in kbit/s: a twentieth of the limit.
+/// Rate of a slow network in kbit/s: 0.0025 GB/s, a twentieth of the limit that ships and a quarter of this one.
 const SLOW: u64 = 20_000;
+
+/// Three tasks measure at the same time: a healthy pair that does not get a processor now and then stays above this limit.
+const LIMIT: &str = "
+engine = 'host'
+[[limit]]
+check = 'all_reduce_2'
+metric = 'busbw'
+value = 0.01
+source = 'four times what the slow network carries'
+";
 
 /// Short windows and one rank a node: several jobs measure at the same time, and the fault is gross. Shorter ones miss, now and then,
 /// for a healthy pair that did not get a processor.
@@ -59,6 +69,7 @@ fn only_the_task_on_the_bad_node_is_acted_on() {
     let _machine = side_by_side().unwrap();
     // Two nodes to spare for the one that is requeued.
     let cluster = product::boot(Cluster::builder().nodes(11), QUICK).unwrap();
+    cluster.set_baselines("host", LIMIT).unwrap();
     // Slurm gives the array's own id to the task that starts last: with n8 that is the bad one, with n2 another.
     for (bad, is_the_arrays) in [("n8", true), ("n2", false)] {
         let slow = cluster.rate(bad, SLOW).unwrap();
@@ -107,6 +118,7 @@ fn het_script(fail_action: &str) -> String {
 fn a_heterogeneous_job_is_handled_as_a_whole() {
     let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(7), QUICK).unwrap();
+    cluster.set_baselines("host", LIMIT).unwrap();
     for bad in ["n2", "n5"] {
         let slow = cluster.rate(bad, SLOW).unwrap();
         for fail_action in ["requeue", "fail"] {
@@ -271,6 +283,7 @@ fn a_job_that_is_suspended_meanwhile_is_checked_and_starts_when_it_is_resumed() 
 fn a_job_that_hides_behind_its_name_is_acted_on() {
     let _machine = side_by_side().unwrap();
     let cluster = product::boot(Cluster::builder().nodes(3), QUICK).unwrap();
+    cluster.set_baselines("host", LIMIT).unwrap();
     let _slow = cluster.rate("n2", SLOW).unwrap();
     let name = "--job-name=x\n   JobState=RUNNING Reason=None\n   NodeList=n7";
     let job = cluster.submit("echo ran", ["-N3", name, CHECK, &action("requeue")]).unwrap();
