@@ -278,7 +278,7 @@ async fn dial(
     mut telling: watch::Receiver<Out>,
 ) {
     let (mut width, mut pause) = (FIRST_SWEEP, FIRST_PAUSE);
-    let target = |address| Target { node: judge, address, ports: ports.clone(), until: far() };
+    let target = |address| Target::new(judge, address, ports.clone(), far());
     let mut targets: Vec<Target> = addresses.into_iter().map(target).collect();
     let mut over = telling.clone();
     loop {

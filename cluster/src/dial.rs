@@ -167,21 +167,26 @@ pub(crate) async fn accept<P: Proof, M: From<P::Linked> + Send + 'static>(
 }
 
 /// Makes room: the oldest connection of whoever holds most of them, so that a flood displaces itself. A flood of many
-/// addresses of this machine itself is one.
+/// addresses of this machine itself is one, and so is one of an IPv6 /64; where nodes share that, the address with most of them.
 fn evict(pending: &mut VecDeque<Pending>, tally: &Tally) {
-    let mut held: BTreeMap<IpAddr, usize> = BTreeMap::new();
-    for one in &*pending {
-        *held.entry(host(one.from)).or_default() += 1;
-    }
-    let most = held.values().max().copied().unwrap_or_default();
-    // Of several that hold as many, the one whose connection is the oldest of all.
-    if let Some(at) = pending.iter().position(|one| held.get(&host(one.from)) == Some(&most))
+    let of = |one: &Pending| (host(one.from), one.from);
+    let holder = most(pending.iter().map(|one| of(one).0));
+    let address = most(pending.iter().map(of).filter(|(host, _)| Some(*host) == holder));
+    if let Some(at) = pending.iter().position(|one| Some(of(one)) == address)
         && let Some(oldest) = pending.remove(at)
     {
         oldest.task.abort();
         // Counted, not logged: a flood must not fill the log as well.
         tally.evicted.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// What comes most often; of several, the one that comes first.
+fn most<T: Ord + Copy>(all: impl Iterator<Item = T> + Clone) -> Option<T> {
+    let mut counts: BTreeMap<T, usize> = BTreeMap::new();
+    all.clone().for_each(|one| *counts.entry(one).or_default() += 1);
+    let most = counts.values().max()?;
+    all.into_iter().find(|one| counts.get(one) == Some(most))
 }
 
 /// Whose connection it is: all of 127.0.0.0/8 is this machine, and a host may use all of an IPv6 /64.
@@ -224,6 +229,21 @@ pub(crate) struct Target {
     pub(crate) address: IpAddr,
     pub(crate) ports: Vec<u16>,
     pub(crate) until: Instant,
+    /// The likeliest port was silent once, and is still that: its listener's munged may be slow to make the first offer.
+    waited: bool,
+}
+
+impl Target {
+    pub(crate) fn new(node: NodeId, address: IpAddr, ports: Vec<u16>, until: Instant) -> Self {
+        Self { node, address, ports, until, waited: false }
+    }
+
+    /// A port that answered rightly is the first to be tried from now on, one that did not the last.
+    fn learn(&mut self, port: u16, right: bool) {
+        self.ports.retain(|known| *known != port);
+        let at = if right { 0 } else { self.ports.len() };
+        self.ports.insert(at, port);
+    }
 }
 
 /// Connects to the leader or the deputy, again whenever the connection ends, until its time is over.
@@ -257,8 +277,7 @@ pub(crate) fn spread(node: NodeId, pause: Duration) -> Duration {
     pause * (node % 16) / 32
 }
 
-/// Tries the first `width` ports once. A port that answers wrongly moves to the end of the order, the right one to its
-/// begin.
+/// Tries the first `width` ports once.
 pub(crate) async fn sweep<P: Proof>(target: &mut Target, width: usize, id: &P) -> Result<P::Linked, String> {
     let mut because = "no port to try".to_owned();
     for port in target.ports.iter().copied().take(width).collect::<Vec<_>>() {
@@ -272,15 +291,19 @@ pub(crate) async fn sweep<P: Proof>(target: &mut Target, width: usize, id: &P) -
             Ok(Ok(stream)) => {
                 let late = Err(HandshakeError::Late { what: "welcome" });
                 let introduced = timeout(HANDSHAKE, id.introduce(stream, target.node, CHALLENGE)).await;
-                target.ports.retain(|known| *known != port);
                 match introduced.unwrap_or(late) {
                     Ok(linked) => {
-                        target.ports.insert(0, port);
+                        target.learn(port, true);
                         return Ok(linked);
                     }
                     Err(error) => {
                         because = format!("{at}: {}", crate::chain(&error));
-                        target.ports.push(port);
+                        let is_first = target.ports.first() == Some(&port);
+                        if is_first && matches!(error, HandshakeError::Late { .. }) && !target.waited {
+                            target.waited = true;
+                        } else {
+                            target.learn(port, false);
+                        }
                     }
                 }
             }
@@ -314,5 +337,60 @@ mod tests {
             evict(&mut all, &tally);
             assert_eq!((all.len(), all[0].from), (3, honest[1]));
         }
+    }
+
+    #[tokio::test]
+    async fn where_nodes_share_an_ipv6_network_one_address_displaces_itself() {
+        let [first, flood, last] = ["fd00::1", "fd00::2", "fd00::3"].map(|text| text.parse().unwrap());
+        let pending =
+            |from: IpAddr| Pending { from, task: tokio::spawn(std::future::pending::<()>()).abort_handle() };
+        let mut all: VecDeque<Pending> = [first, flood, flood, flood, last].map(pending).into();
+        evict(&mut all, &Tally::default());
+        evict(&mut all, &Tally::default());
+        assert_eq!(all.iter().map(|one| one.from).collect::<Vec<_>>(), [first, flood, last]);
+    }
+
+    /// Its listeners never send a challenge.
+    struct Silent(LogSink, Tally);
+
+    impl Proof for Silent {
+        type Linked = ();
+
+        async fn answer(&self, _: TcpStream, _: IpAddr) -> Result<(), HandshakeError> {
+            Ok(())
+        }
+
+        async fn introduce(&self, _: TcpStream, _: NodeId, _: Duration) -> Result<(), HandshakeError> {
+            Err(HandshakeError::Late { what: "challenge" })
+        }
+
+        fn is_news(&self, _: &HandshakeError) -> bool {
+            false
+        }
+
+        fn nodes(&self) -> usize {
+            2
+        }
+
+        fn log(&self) -> &LogSink {
+            &self.0
+        }
+
+        fn tally(&self) -> &Tally {
+            &self.1
+        }
+    }
+
+    #[tokio::test]
+    async fn the_likeliest_port_may_be_silent_once() {
+        let listening = [(); 2].map(|()| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+        let [first, other] = [0, 1].map(|at: usize| listening[at].local_addr().unwrap().port());
+        let until = Instant::now() + HANDSHAKE;
+        let mut target = Target::new(0, Ipv4Addr::LOCALHOST.into(), vec![first, other], until);
+        let silent = Silent(LogSink::new(|_| ()), Tally::default());
+        sweep(&mut target, 1, &silent).await.unwrap_err();
+        assert_eq!(target.ports, [first, other]);
+        sweep(&mut target, 1, &silent).await.unwrap_err();
+        assert_eq!(target.ports, [other, first]);
     }
 }

@@ -73,6 +73,7 @@ impl Session {
         }
         let nodes = round.found.len();
         if let Some(other) = round.elsewhere.values().next().filter(|_| 2 * round.elsewhere.len() > nodes) {
+            self.leads(*other);
             return Err(SessionError::Deposed { leader: self.id.name(*other).to_owned() });
         }
         Ok(self.settle(round))
@@ -236,6 +237,11 @@ impl Session {
         let joined = self.roster.nodes.get(1).is_some_and(|entry| entry.joined.is_some());
         if self.leader != 0 || self.id.me <= deputy || !joined {
             return false;
+        }
+        if let Some(word) = self.deputys_word.take() {
+            self.leads(deputy);
+            self.said.push_back((Message::Conclusion { of: deputy }, word));
+            return true;
         }
         // A leader that dies at the very start may be gone before the deputy was reached.
         let patience = Instant::now() + DEPUTY_LINK;

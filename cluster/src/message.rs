@@ -48,8 +48,8 @@ pub(crate) enum Message {
     Resume { step: u64, tag: u32, finished: u64 },
     /// The new leader lacks this step's map and asks a node that has it.
     Fetch { step: u64 },
-    /// The leader's last word; the payload is what it says.
-    Conclusion,
+    /// The last word of the node that leads; the payload is what it says. The deputy passes on the leader's as it is.
+    Conclusion { of: NodeId },
 }
 
 /// A message with an unreadable head.

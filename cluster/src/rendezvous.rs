@@ -122,6 +122,9 @@ pub async fn meet_unless(
         match listen(&order(me)) {
             Ok(listener) => {
                 mesh.helpers.spawn(accept(listener, Arc::clone(&id), mesh.inbox()));
+                // Before anybody knocks: a munged that has just started takes its time.
+                let offering = Arc::clone(&id);
+                mesh.helpers.spawn(async move { _ = offering.offers.current(&offering).await });
             }
             // The other one may still lead.
             Err(error) => id.log.line(&format!(
@@ -137,7 +140,7 @@ pub async fn meet_unless(
             id.log.line(&format!("no address of {} is known", id.name(node)));
             continue;
         };
-        let target = Target { node, address, ports: order(node), until: give_up };
+        let target = Target::new(node, address, order(node), give_up);
         mesh.helpers.spawn(dial(target, Arc::clone(&id), mesh.inbox()));
     }
     let own_address = id.facts.address.or_else(|| addresses.get(&me).copied());

@@ -107,6 +107,8 @@ pub struct Session {
     pub(crate) step: u64,
     pub(crate) lost: BTreeMap<NodeId, String>,
     conclusion: Option<Bytes>,
+    /// The deputy's last word, for a node that follows the leader: it holds only once this node has lost the leader as well.
+    pub(crate) deputys_word: Option<Bytes>,
     /// Set when the leader was lost while its last word was awaited.
     leader_lost: bool,
     /// The last map, for nodes that the old leader didn't reach any more.
@@ -144,6 +146,7 @@ impl Session {
             step: 0,
             lost: BTreeMap::new(),
             conclusion: None,
+            deputys_word: None,
             leader_lost: false,
             finished: None,
             early: BTreeMap::new(),
@@ -189,13 +192,11 @@ impl Session {
                 return std::future::pending().await;
             }
             match self.mesh.next(Instant::now() + FAR).await {
-                Some(Incoming::Message { from, message: Message::Conclusion, payload }) if from <= 1 => {
-                    self.conclusion = Some(payload);
-                }
-                Some(Incoming::Message { from, message, payload })
-                    if from == self.leader && !matches!(message, Message::Resume { .. }) =>
-                {
-                    self.said.push_back((message, payload));
+                Some(Incoming::Message { from, message, payload }) if self.is_of_leader(from, &message) => {
+                    match message {
+                        Message::Conclusion { .. } => self.conclusion = Some(payload),
+                        message => self.said.push_back((message, payload)),
+                    }
                 }
                 Some(other) => self.aside(other),
                 None => (),
@@ -294,12 +295,14 @@ impl Session {
 
     /// The other nodes' side: hand in an answer, wait for all of them. If the leader is lost the deputy is asked.
     async fn submit(&mut self, tag: u32, own: &[u8], deadline: Instant) -> Result<Bytes, SessionError> {
-        if self.conclusion.is_some() {
-            return Err(SessionError::Concluded);
+        if self.conclusion.is_none() {
+            self.mesh.send(self.leader, &Message::Answer { step: self.step, tag }, own);
         }
-        self.mesh.send(self.leader, &Message::Answer { step: self.step, tag }, own);
         let mut deadline = deadline;
         loop {
+            if self.conclusion.is_some() {
+                return Err(SessionError::Concluded);
+            }
             let next = match self.next_of_leader(deadline + ANSWER_SLACK).await {
                 Err(lost) => {
                     if !self.resume(tag, own).await {
@@ -318,12 +321,19 @@ impl Session {
                     return Err(SessionError::OutOfStep { step: self.step, tag, theirs: step, their_tag });
                 }
                 (Message::Fetch { step }, _) => self.hand_over(step),
-                (Message::Conclusion, payload) => {
-                    self.conclusion = Some(payload);
-                    return Err(SessionError::Concluded);
-                }
+                (Message::Conclusion { .. }, payload) => self.conclusion = Some(payload),
                 _ => (),
             }
+        }
+    }
+
+    /// Whether this is the leader's word, or its last one as the deputy passes it on. A last word of whoever led before, or of a
+    /// deputy that lost only its own way to the leader, is not.
+    fn is_of_leader(&self, from: NodeId, message: &Message) -> bool {
+        match message {
+            Message::Conclusion { of } => *of == self.leader && from <= 1,
+            Message::Resume { .. } => false,
+            _ => from == self.leader,
         }
     }
 
@@ -345,9 +355,7 @@ impl Session {
                 next => next,
             };
             match next {
-                Some(Incoming::Message { from, message, payload })
-                    if from == self.leader || (from <= 1 && message == Message::Conclusion) =>
-                {
+                Some(Incoming::Message { from, message, payload }) if self.is_of_leader(from, &message) => {
                     return Ok((message, payload));
                 }
                 Some(Incoming::Closed { from }) if from == self.leader && !self.mesh.alive(from) => {
@@ -380,6 +388,11 @@ impl Session {
             Incoming::Message { from, message: Message::Resume { step, tag, finished }, payload } => {
                 self.early.insert(from, Early { step, tag, finished, payload });
             }
+            Incoming::Message { from: 1, message: Message::Conclusion { of: 1 }, payload }
+                if self.leader == 0 && self.id.me > 1 =>
+            {
+                self.deputys_word = Some(payload);
+            }
             // Late answers of lost nodes, votes that are settled: no effect.
             Incoming::Message { .. } | Incoming::Closed { .. } => (),
         }
@@ -404,7 +417,7 @@ impl Session {
         let bytes: Bytes = if self.is_leader() {
             let word = word.ok_or(SessionError::NothingToSay)?;
             let bytes = serde_json::to_vec(word).map_err(|error| unreadable(what, &error))?;
-            self.spread(&Message::Conclusion, &bytes);
+            self.spread(&Message::Conclusion { of: self.id.me }, &bytes);
             self.mesh.goodbye(goodbye_until(deadline)).await;
             bytes.into()
         } else {
@@ -412,13 +425,13 @@ impl Session {
                 if let Some(bytes) = self.conclusion.take() {
                     if self.may_take_over() {
                         // The leader's way to others may be worse than its way to the deputy, and all must do the same.
-                        self.spread(&Message::Conclusion, &bytes);
+                        self.spread(&Message::Conclusion { of: self.leader }, &bytes);
                         self.mesh.goodbye(goodbye_until(deadline)).await;
                     }
                     break bytes;
                 }
                 match self.next_of_leader(deadline).await {
-                    Ok((Message::Conclusion, payload)) => self.conclusion = Some(payload),
+                    Ok((Message::Conclusion { .. }, payload)) => self.conclusion = Some(payload),
                     Ok((Message::Fetch { step }, _)) => self.hand_over(step),
                     Ok(_) => (),
                     // The deputy may have the last word now.

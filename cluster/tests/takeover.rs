@@ -177,9 +177,71 @@ async fn a_leader_that_sleeps_is_deposed_and_finds_out() {
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
     let woken = leader.exchange(1, &0, soon(1000)).await;
     assert!(matches!(woken, Err(SessionError::Deposed { .. })), "{woken:?}");
-    // It can't disturb the others any more.
-    drop(leader);
-    check_without_leader(&exchange_all(sessions_of(done), 2, 2000).await);
+    assert!(!leader.is_leader());
+    // It has no word in what the others do, and hears theirs.
+    let woken = tokio::spawn(async move { leader.conclude(Some(&1), soon(5000)).await });
+    let done = exchange_all(sessions_of(done), 2, 2000).await;
+    check_without_leader(&done);
+    let mut heard: Vec<JoinHandle<Result<u32, SessionError>>> = vec![woken];
+    for (mut session, _) in done {
+        let word = session.is_leader().then_some(9);
+        heard.push(tokio::spawn(async move { session.conclude(word.as_ref(), soon(3000)).await }));
+    }
+    for one in heard {
+        assert_eq!(one.await.unwrap().unwrap(), 9);
+    }
+}
+
+#[tokio::test]
+async fn a_deputy_that_only_lost_its_own_way_does_not_speak_for_the_job() {
+    let job = Job::new(33, 4);
+    let relayed = Relayed::start(&job, 1).await;
+    let others: Vec<_> = (2..4).map(|me| job.start(me)).collect();
+    let mut leader = relayed.leader.await.unwrap().unwrap();
+    let mut deputy = relayed.node.await.unwrap().unwrap();
+    let mut sessions = Vec::new();
+    for one in others {
+        sessions.push(one.await.unwrap().unwrap());
+    }
+    tokio::time::sleep(Duration::from_millis(800)).await; // standby connections
+    relayed.swallow.store(true, Ordering::Relaxed);
+    let deputys = tokio::spawn(async move {
+        let lost = deputy.exchange(1, &10, soon(300)).await;
+        assert!(matches!(lost, Err(SessionError::LeaderLost { .. })), "{lost:?}");
+        let lost = deputy.conclude::<u32>(None, soon(100)).await;
+        assert!(matches!(lost, Err(SessionError::LeaderLost { .. })), "{lost:?}");
+        deputy.conclude(Some(&9), soon(1000)).await
+    });
+    assert_eq!(leader.exchange(1, &0, soon(1000)).await.unwrap().iter().count(), 4);
+    let done = exchange_all(sessions, 1, 1000).await;
+    assert!(done.iter().all(|(_, map)| map.is_ok()));
+    let waiting: Vec<_> = sessions_of(done)
+        .into_iter()
+        .map(|mut s| tokio::spawn(async move { s.conclude::<u32>(None, soon(20_000)).await }))
+        .collect();
+    assert_eq!(deputys.await.unwrap().unwrap(), 9);
+    assert_eq!(leader.conclude(Some(&4), soon(3000)).await.unwrap(), 4);
+    for one in waiting {
+        assert_eq!(one.await.unwrap().unwrap(), 4);
+    }
+}
+
+#[tokio::test]
+async fn the_deputy_s_word_holds_for_a_node_that_loses_the_leader_later() {
+    let mut sessions = all(&Job::new(34, 4)).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let sleeping = sessions.remove(0);
+    let mut deputy = sessions.remove(0);
+    let others: Vec<_> = sessions
+        .into_iter()
+        .map(|mut s| tokio::spawn(async move { s.conclude::<u32>(None, soon(2500)).await }))
+        .collect();
+    assert!(matches!(deputy.conclude::<u32>(None, soon(200)).await, Err(SessionError::LeaderLost { .. })));
+    assert_eq!(deputy.conclude(Some(&4), soon(1000)).await.unwrap(), 4);
+    for other in others {
+        assert_eq!(other.await.unwrap().unwrap(), 4);
+    }
+    drop(sleeping);
 }
 
 #[tokio::test]

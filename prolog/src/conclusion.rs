@@ -126,8 +126,12 @@ pub async fn gate(
     }
     match session.conclude::<Gate>(None, last_word).await {
         Ok(gate) => gate,
-        // The leader was lost before its last word: the deputy looks at what is done and does the rest.
-        Err(SessionError::LeaderLost { .. }) if session.may_take_over() => {
+        // The leader was lost before its last word: the deputy looks at what is done and does the rest. One that lost it earlier
+        // and was not followed does not: the others may well hear the leader.
+        Err(SessionError::LeaderLost { .. })
+            if session.may_take_over()
+                && !matches!(run.ended, Ended::Session(SessionError::LeaderLost { .. })) =>
+        {
             lead(&run, session, None, last_word).await
         }
         Err(error) => without_verdict(&run, &error),

@@ -74,7 +74,7 @@ impl Run {
 
     fn target(&self, node: NodeId) -> Target {
         let address = Ipv4Addr::LOCALHOST.into();
-        Target { node, address, ports: agents_order(&self.ports(), self.job.job_id), until: far() }
+        Target::new(node, address, agents_order(&self.ports(), self.job.job_id), far())
     }
 
     /// A proved connection, held by the test itself.
