@@ -1,7 +1,9 @@
 //! A child process whose output is read as it comes: lines can be awaited, every wait has a
 //! deadline, and dropping it kills its process group. It knows nothing of nodes or Slurm.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,9 +14,12 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
-/// How long output may trail the end of a process: a daemon it left behind may hold the pipe, and the threads that read
-/// it wait their turn on a machine that the nodes keep busy.
+/// How long output may trail the end of a process: a daemon it left behind may hold the pipe.
 const TRAILING: Duration = Duration::from_secs(3);
+
+/// How long what already lies in a pipe may lie there: the threads that read it wait their turn on a machine that the nodes
+/// keep busy.
+const UNREAD: Duration = Duration::from_secs(60);
 
 /// Which of the two streams a line came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +101,7 @@ pub struct Running {
     what: String,
     child: Child,
     stdin: Option<ChildStdin>,
+    outputs: Vec<OwnedFd>,
     shared: Arc<Shared>,
     started: Instant,
 }
@@ -120,15 +126,17 @@ impl Running {
         let started = Instant::now();
         let mut child = command.spawn().with_context(|| format!("cannot start `{what}`"))?;
         let shared = Arc::new(Shared::default());
-        let outputs = [
-            (Stream::Stdout, child.stdout.take().map(|s| Box::new(s) as Box<dyn Read + Send>)),
-            (Stream::Stderr, child.stderr.take().map(|s| Box::new(s) as Box<dyn Read + Send>)),
+        let ends = [
+            (Stream::Stdout, child.stdout.take().map(OwnedFd::from)),
+            (Stream::Stderr, child.stderr.take().map(OwnedFd::from)),
         ];
-        for (stream, source) in outputs {
+        let mut outputs = Vec::new();
+        for (stream, source) in ends {
             let Some(source) = source else { continue };
+            outputs.push(source.try_clone().with_context(|| format!("the output of `{what}`"))?);
             shared.lock().open += 1;
             let shared = Arc::clone(&shared);
-            thread::spawn(move || collect(stream, source, &shared));
+            thread::spawn(move || collect(stream, File::from(source), &shared));
         }
         let mut pipe = child.stdin.take();
         if let Some(bytes) = stdin
@@ -137,7 +145,7 @@ impl Running {
             // A child that does not read its input must not stop the test: a thread of its own.
             thread::spawn(move || pipe.write_all(&bytes));
         }
-        Ok(Self { what, child, stdin: pipe, shared, started })
+        Ok(Self { what, child, stdin: pipe, outputs, shared, started })
     }
 
     /// The process id on this machine.
@@ -241,16 +249,20 @@ impl Running {
     }
 
     fn wait_closed(&self) {
-        let deadline = Instant::now() + TRAILING;
+        let ended = Instant::now();
         let mut captured = self.shared.lock();
         while captured.open > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if ended.elapsed() >= if self.unread() { UNREAD } else { TRAILING } {
                 return;
             }
-            captured =
-                self.shared.changed.wait_timeout(captured, left).unwrap_or_else(PoisonError::into_inner).0;
+            let changed = self.shared.changed.wait_timeout(captured, Duration::from_millis(100));
+            captured = changed.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Whether something that was printed was not read yet.
+    fn unread(&self) -> bool {
+        self.outputs.iter().any(|output| rustix::io::ioctl_fionread(output).is_ok_and(|bytes| bytes > 0))
     }
 
     /// Sends a signal to the command itself. A command in a node runs below `nsenter`, which would
@@ -290,7 +302,7 @@ pub(crate) fn pid_of(id: u32) -> Result<Pid> {
     i32::try_from(id).ok().and_then(Pid::from_raw).ok_or_else(|| anyhow!("{id} is no process id"))
 }
 
-fn collect(stream: Stream, source: Box<dyn Read + Send>, shared: &Shared) {
+fn collect(stream: Stream, source: File, shared: &Shared) {
     let mut reader = BufReader::new(source);
     let mut line = Vec::new();
     while matches!(reader.read_until(b'\n', &mut line), Ok(n) if n > 0) {
