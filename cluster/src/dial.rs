@@ -98,7 +98,7 @@ pub(crate) fn listen(ports: &[u16]) -> io::Result<TcpListener> {
     Err(last)
 }
 
-/// Lets this process hold two connections for each node: a daemon's usual soft limit is 1024.
+/// Lets this process hold four connections for each node: a daemon's usual soft limit is 1024.
 pub(crate) fn raise_file_limit(nodes: usize) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

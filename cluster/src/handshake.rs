@@ -234,7 +234,7 @@ enum Reply {
     Refused(String),
 }
 
-/// What a credential seals.
+/// What the offered key seals.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Claim {

@@ -2,7 +2,7 @@
 //! site opens. Who knows the key has opened it; both sides prove that to each other by claims that it seals. Not what the
 //! claims say.
 //!
-//! So a listener asks its munged once for all nodes, not twice for each, and a stranger's hello asks it for nothing. Where the nodes
+//! So a listener asks its munged once for all that dial within five seconds, not twice for each, and a stranger's hello asks it for nothing. Where the nodes
 //! have a key in common that key seals, and nothing is offered.
 
 use std::sync::Arc;

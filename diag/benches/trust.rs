@@ -7,7 +7,7 @@
 //! put one fault at each place (2: the network's only), `places` in a job of 1,024 nodes, `pairs` of faults, `between`
 //! how many jobs with a slow way between leaves, and as many with a slow leaf, `curve` runs a point, `rules` whether to
 //! compare, `cost` whether to measure it; `plots=FOLDER` has pictures of curve and cost written there. The first seed of a part
-//! is 0; 100,000 healthy jobs take some three hours of processor time.
+//! is 0; 100,000 healthy jobs take some two hours of processor time.
 #![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
 
 #[path = "trust/cost.rs"]

@@ -46,7 +46,7 @@ pub struct NodeFacts {
     /// Its GPUs in this job, rank i at index i; none on the host engine.
     #[serde(default)]
     pub gpus: Vec<GpuName>,
-    /// Version of NCCL and of the driver's CUDA; empty on the host engine.
+    /// Version of NCCL; empty on the host engine.
     #[serde(default)]
     pub libraries: String,
     /// What it knows of its hardware before anything is measured; nothing on the host engine.

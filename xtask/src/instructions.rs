@@ -14,7 +14,7 @@ use crate::install::{sources, target_dir};
 use crate::packages;
 use crate::stage::cargo;
 
-/// Each work with the nodes of its job: `plan` and `verdict` are of the size that the acceptance names, the others of one that
+/// Each work with the nodes of its job: `plan` and `verdict` are of the size that docs/speed.md names, the others of one that
 /// leaves the whole below half a minute.
 const WORKS: &[(&str, u32)] = &[
     ("policy", 1024),

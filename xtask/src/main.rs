@@ -64,7 +64,7 @@ enum Task {
     /// Build `aimaster` with its feature `mpi` against Debian's Open MPI, and try it under `srun --mpi=pmix`.
     Mpi,
     /// Run thousands of jobs without checks and hundreds with them: none may leave memory, descriptors, files or processes
-    /// behind. Prints a table; takes half an hour.
+    /// behind. Prints a table; takes a quarter of an hour.
     Leaks {
         /// How many jobs that ask for nothing.
         #[arg(long, default_value_t = 10_000)]

@@ -1,9 +1,10 @@
 //! `aimaster-c4d`: watches a job on one node, from the end of its prolog to its epilog. One file a concern: [`birth`]
 //! (order, session, lock, ready), [`steps`] (is the job still here), [`lock`] (one agent a run, and its end),
-//! [`socket`] (ranks that come), [`rings`] and
-//! [`process`] (what a digest says of them; [`aside`]: what might not come at once), [`ranks`] (all of them), [`held`] (the node's health), [`link`] (what agents
-//! tell each other), [`bench`] with [`judge`] and [`voice`] (what is made of it where it is judged, and who says so),
-//! [`report`] (what it says), [`budget`] (how much of it in the log), [`acts`] and `round` (what follows), [`life`] (the loop that joins them).
+//! [`socket`] (ranks that come), [`rings`] and [`process`] (what a digest says of them; [`aside`]: what might not come at
+//! once), [`orders`] (what a rank's plugin is to tell), [`ranks`] (all of them), [`health`] and [`held`] (the node's health),
+//! [`link`] (what agents tell each other), [`bench`] with [`judge`] and [`voice`] (what is made of it where it is judged, and
+//! who says so), [`report`] (what it says), [`budget`] (how much of it in the log), [`acts`] and `round` (what follows),
+//! [`life`] (the loop that joins them).
 //!
 //! What it needs root for: the run folder is root's; `scontrol` believes root only; the wait channel, counters and
 //! environment of a user's process and the kernel log are shown to CAP_SYS_PTRACE with CAP_DAC_READ_SEARCH and to

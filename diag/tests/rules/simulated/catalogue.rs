@@ -145,7 +145,7 @@ impl Class {
     }
 }
 
-/// A healthy job of H200 with the noise that the acceptance asks for.
+/// A healthy job of H200 with the noise of docs/trust.md.
 pub fn job(size: u32, seed: u64) -> Job {
     Job::on(Machine::H200, size, Noise::acceptance(seed))
 }

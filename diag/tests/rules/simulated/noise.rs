@@ -19,7 +19,7 @@ pub struct Noise {
 const OUTLIER_LEAST: f64 = 0.05;
 
 impl Noise {
-    /// What the acceptance of the rules asks for: 3 % of noise and 1 % of outliers with a heavy tail. The spread of 5 % is
+    /// What docs/trust.md promises to hold under: 3 % of noise and 1 % of outliers with a heavy tail. The spread of 5 % is
     /// the upper end of what is published of GPUs of one model under a power cap (2 to 5 %).
     pub const fn acceptance(seed: u64) -> Self {
         Self { seed, spread: 0.05, sigma: 0.03, outliers: 0.01 }
