@@ -179,9 +179,11 @@ impl Cluster {
     /// Waits until this many nodes are idle and answer.
     pub fn wait_idle(&self, count: usize, timeout: Duration) -> Result<()> {
         wait::until(timeout, format!("{count} idle nodes"), || {
-            // -r: sinfo also counts nodes as idle that do not answer. It fails while slurmctld starts.
-            let output = self.sinfo(["-h", "-r", "-t", "idle", "-p", "main", "-o", "%D"]).run()?;
-            let idle: usize = output.stdout.lines().filter_map(|l| l.trim().parse::<usize>().ok()).sum();
+            // Not `-t idle`, which counts nodes whose epilog still runs; -r: nor those that do not answer. It fails while
+            // slurmctld starts.
+            let output = self.sinfo(["-h", "-r", "-p", "main", "-o", "%T %D"]).run()?;
+            let lines = output.stdout.lines().filter_map(|line| line.trim().strip_prefix("idle "));
+            let idle: usize = lines.filter_map(|nodes| nodes.trim().parse::<usize>().ok()).sum();
             Ok((idle >= count).then_some(()))
         })
     }

@@ -1,5 +1,5 @@
 //! Runs cells: one on a cluster, many on several clusters side by side. A cluster serves cell after cell until one of
-//! them harmed it.
+//! them harmed it, or its controller lost a job.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::cell::{Cell, Fault, Phase, Target};
+use super::cell::{Cell, End, Fault, Phase, Target};
 use super::inject::inject;
 use super::judge::{self, Seen, bounded};
 use super::lives::Lives;
@@ -151,7 +151,9 @@ pub fn run_all(cells: &[Cell], clusters: usize, each: impl Fn(&Done) + Sync) -> 
             let done = match site.take().map_or_else(Site::boot, Ok) {
                 Ok(here) => {
                     let done = run_cell(&here, &cell, &lives, &format!("cell{number}"));
-                    site = done.seen.wrong.is_empty().then_some(here);
+                    // A controller that forgot a job gives its number to another one, whose prolog slurmd takes for done.
+                    let serves = done.seen.wrong.is_empty() && done.seen.end != Some(End::Forgotten);
+                    site = serves.then_some(here);
                     done
                 }
                 Err(error) => {
