@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -20,6 +21,9 @@ const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-
 
 /// An input that takes so long is a finding, in seconds; by the clock on the wall, and the machine may be busy.
 const TIMEOUT_S: u32 = 25;
+
+/// An input that takes so long is tried again when its target is done, in seconds: a finding if it is no quicker then.
+const SLOW_S: u32 = 10;
 
 /// Memory at which an input is a finding, in MiB.
 const RSS_MIB: u32 = 2048;
@@ -110,6 +114,7 @@ fn one(root: &Path, programs: &Path, name: &str, minutes: u32) -> Result<Outcome
         .arg(programs.join(name))
         .arg(format!("-max_total_time={}", u64::from(minutes) * 60))
         .arg(format!("-timeout={TIMEOUT_S}"))
+        .arg(format!("-report_slow_units={SLOW_S}"))
         .arg(format!("-rss_limit_mb={RSS_MIB}"))
         .arg(format!("-max_len={MOST_BYTES}"))
         .arg(format!("-dict={}", root.join("dictionaries").join(format!("{name}.dict")).display()))
@@ -125,11 +130,31 @@ fn one(root: &Path, programs: &Path, name: &str, minutes: u32) -> Result<Outcome
     let executions = said
         .lines()
         .find_map(|line| line.strip_prefix("stat::number_of_executed_units:")?.trim().parse().ok());
-    let findings: Vec<PathBuf> = files(&findings)?.into_iter().filter(|path| !known.contains(path)).collect();
+    let mut findings: Vec<PathBuf> =
+        files(&findings)?.into_iter().filter(|path| !known.contains(path)).collect();
+    for path in std::mem::take(&mut findings) {
+        if was_slow(&path) && is_quick(&programs.join(name), &path)? {
+            fs::remove_file(&path).with_context(|| path.display().to_string())?;
+        } else {
+            findings.push(path);
+        }
+    }
     if !status.success() && findings.is_empty() {
         bail!("it ended with {status}: {}", log_path.display());
     }
     Ok(Outcome { name: name.to_owned(), executions, corpus: files(&corpus)?.len(), findings })
+}
+
+/// Whether all that was found of this input is how long it took.
+fn was_slow(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("slow-unit-"))
+}
+
+/// Whether an input that was slow beside everything else that the machine does is quick by itself.
+fn is_quick(program: &Path, input: &Path) -> Result<bool> {
+    let begun = Instant::now();
+    let output = Command::new(program).arg(input).stdin(Stdio::null()).output()?;
+    Ok(output.status.success() && begun.elapsed() < Duration::from_secs(SLOW_S.into()))
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
